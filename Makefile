@@ -20,7 +20,7 @@ help:
 	@echo "make bench     errors of the kernels, then times of activations and training steps (10 minutes)"
 	@echo "make bench-packed  packed layers and networks beside float32 and int8 (30 minutes)"
 	@echo "make docs      the site with its examples, which it runs, into site/ (three minutes)"
-	@echo "make web       the explorer's page, from web/ into src/htaf/explorer/page/"
+	@echo "make web       the explorer's page, from web/ into src/htaf/concepts/explorer/page/"
 	@echo "make wheel     sdist and wheel (Linux: manylinux) into dist/"
 
 install: $(STAMP)

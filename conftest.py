@@ -43,7 +43,7 @@ IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 @pytest.fixture(scope="session", autouse=True)
 def own_features(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A place for the features of frozen backbones that is not the user's."""
-    from htaf.runs import features
+    from htaf.training.runs import features
 
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("cache")

@@ -22,8 +22,8 @@ from measuring import Sample
 from torch import Tensor
 
 from htaf import functional
+from htaf.core.surrogates import straight_through
 from htaf.models.build import SLOPES
-from htaf.surrogates import straight_through
 
 BASE = "torch.sigmoid"
 CHANNELS = 64

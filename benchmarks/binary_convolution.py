@@ -21,10 +21,10 @@ import torch
 from measuring import Sample
 from torch import Tensor
 
-from htaf.kernels import native
-from htaf.kernels.binary_convolution import cpu
-from htaf.kernels.layers import Epilogue, Geometry
-from htaf.kernels.packed_maps import reference as maps
+from htaf.core.kernels import native
+from htaf.core.kernels.binary_convolution import cpu
+from htaf.core.kernels.layers import Epilogue, Geometry
+from htaf.core.kernels.packed_maps import reference as maps
 
 SIZES = {64: 56, 128: 28, 256: 14, 512: 7}  # pixels of a side, as in a residual network
 SECONDS = 2e-3  # of a sample

@@ -28,7 +28,7 @@ from htaf.concepts import counts
 from htaf.concepts.codes import Codes, codes_of
 from htaf.concepts.nearest import nearest
 from htaf.concepts.scores import score
-from htaf.functional import pack_bits
+from htaf.core.functional import pack_bits
 
 PART = 16_384  # rows at a time, of every kind
 NEAREST = 10

@@ -23,10 +23,10 @@ FLUSH = 2**30  # bytes written before every timing: more than the caches hold, a
 
 def operations(x: Tensor, grad: Tensor) -> dict[str, tuple[Callable[[], object], float]]:
     """What to time, and how many bytes a value each moves."""
-    from htaf.kernels.heaviside import triton as heaviside
-    from htaf.kernels.htaf import triton as htaf
-    from htaf.kernels.scaled_sigmoid import triton as scaled_sigmoid
-    from htaf.kernels.straight_through import triton as straight_through
+    from htaf.core.kernels.heaviside import triton as heaviside
+    from htaf.core.kernels.htaf import triton as htaf
+    from htaf.core.kernels.scaled_sigmoid import triton as scaled_sigmoid
+    from htaf.core.kernels.straight_through import triton as straight_through
 
     size, tokens = x.element_size(), x.view(-1, CHANNELS)
     image, image_grad = x.view(-1, CHANNELS, 256), grad.view(-1, CHANNELS, 256)
@@ -66,8 +66,8 @@ def operations(x: Tensor, grad: Tensor) -> dict[str, tuple[Callable[[], object],
 
 def check() -> None:
     """A million values of every dtype against float64; leaves with a message when one is wrong."""
-    from htaf.kernels.htaf import triton as htaf
-    from htaf.kernels.scaled_sigmoid import triton as scaled_sigmoid
+    from htaf.core.kernels.htaf import triton as htaf
+    from htaf.core.kernels.scaled_sigmoid import triton as scaled_sigmoid
 
     x = torch.linspace(-20, 20, 1_000_003, dtype=torch.float64, device="cuda")
     for name, dtype in DTYPES.items():

@@ -19,8 +19,8 @@ import numpy as np
 from playwright.sync_api import sync_playwright
 
 from htaf.concepts.codes import codes_of
-from htaf.explorer.build import build_page
-from htaf.explorer.shown import Shown
+from htaf.concepts.explorer.build import build_page
+from htaf.concepts.explorer.shown import Shown
 
 VIEWS = {
     "overview, its map": ("#/", ".heat canvas"),

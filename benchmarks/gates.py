@@ -30,13 +30,13 @@ from integer_peers import EPOCHS, RATE, of_bits, real, split, trained
 from torch import Tensor, nn
 
 import htaf
-from htaf.grid import Mean
-from htaf.integer.build import integer_program
-from htaf.integer.execute import run_verilog
-from htaf.integer.ops import Linear, Op, Steps
-from htaf.integer.program import Input, IntegerProgram
-from htaf.integer.verilog import to_verilog
 from htaf.models.mlp import Thermometer
+from htaf.program.integer.build import integer_program
+from htaf.program.integer.execute import run_verilog
+from htaf.program.integer.ops import Linear, Op, Steps
+from htaf.program.integer.program import Input, IntegerProgram
+from htaf.program.integer.verilog import to_verilog
+from htaf.transform.grid import Mean
 
 STEPS = 4  # of time
 

@@ -27,9 +27,9 @@ from torch import Tensor, nn
 
 import htaf
 import packed as whole_networks
-from htaf.binary import BinaryConv2d
-from htaf.grid import settled
+from htaf.core.binary import BinaryConv2d
 from htaf.models.whitened import WhitenedConvNet
+from htaf.transform.grid import settled
 
 SHAPE = (3, 32, 32)
 WIDTHS = {"64-256-256": (64, 256, 256), "48-192-192": (48, 192, 192), "32-128-128": (32, 128, 128)}

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from htaf.integer.c import numbers, to_c
-from htaf.integer.execute import TARGETS, exported, missing, run_c, run_program
-from htaf.integer.exports import vectors
-from htaf.integer.ops import Array, Conv, Linear, Lookup, Op, Pool, Steps, Value, View
-from htaf.integer.program import Input, IntegerProgram
+from htaf.program.integer.c import numbers, to_c
+from htaf.program.integer.execute import TARGETS, exported, missing, run_c, run_program
+from htaf.program.integer.exports import vectors
+from htaf.program.integer.ops import Array, Conv, Linear, Lookup, Op, Pool, Steps, Value, View
+from htaf.program.integer.program import Input, IntegerProgram
 
 COUNTING = """#include <stdio.h>
 

@@ -44,12 +44,12 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from torch import Tensor, nn
 
 import htaf
-from htaf.integer.build import integer_program
-from htaf.integer.c import to_c
-from htaf.integer.execute import TARGETS, missing, run_c
-from htaf.integer.ops import Array, Conv, IntegerError, Linear, Op, Pool, Shift, View
-from htaf.integer.program import Input, IntegerProgram
 from htaf.models.mlp import Thermometer
+from htaf.program.integer.build import integer_program
+from htaf.program.integer.c import to_c
+from htaf.program.integer.execute import TARGETS, missing, run_c
+from htaf.program.integer.ops import Array, Conv, IntegerError, Linear, Op, Pool, Shift, View
+from htaf.program.integer.program import Input, IntegerProgram
 
 EPOCHS, ROUNDED, BATCH, RATE = 40, 15, 64, 1e-2
 LEVELS = 4  # of a thermometer

@@ -17,9 +17,9 @@ import torch
 from torch import nn
 
 import htaf
-from htaf.binary import BinaryConv2d
-from htaf.grid import on_grid
+from htaf.core.binary import BinaryConv2d
 from htaf.models.whitened import WhitenedConvNet
+from htaf.transform.grid import on_grid
 
 NETWORKS = (  # name, widths, levels
     ("one level, 64-256-256", (64, 256, 256), 1),

@@ -40,12 +40,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import htaf
-from htaf.binary import BinaryConv2d, BinaryLinear, binary_weight
+from htaf.core.binary import BinaryConv2d, BinaryLinear, binary_weight
 from htaf.models.bireal import BiRealNet
 from htaf.models.mlp import MLP
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.wide_resnet import WideResNet
-from htaf.spiking.neurons import IF
+from htaf.transform.spiking.neurons import IF
 
 SHORTEST = 0.02  # seconds of a sample
 ASLEEP = 0.01  # seconds until a pool of threads that waits by spinning sleeps

@@ -39,9 +39,9 @@ from ray.cluster_utils import Cluster
 from htaf.concepts.extract import Block, Engine, Job, Outcome, extract, in_this_process
 from htaf.concepts.ray_engine import connected
 from htaf.data.images import Images, load
-from htaf.runs import Run
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
+from htaf.training.runs import Run
 
 SHARD = 10_000
 Sample = tuple[float, float, float]  # seconds of all, of the work, and of the processor while the work lasted

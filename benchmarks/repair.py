@@ -1,4 +1,4 @@
-"""What the steps of `htaf.hardening` bring, on small networks of every family.
+"""What the steps of `htaf.transform.hardening` bring, on small networks of every family.
 
     python benchmarks/repair.py [--seeds 3] [--only mlp ...] [--json FILE]
 
@@ -22,12 +22,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 import htaf
-from htaf import HTAF, IF, harden, hardening
+from htaf import HTAF, IF, harden
 from htaf.models.bireal import BiRealNet
 from htaf.models.icbm import ICBM
 from htaf.models.mlp import MLP
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.wide_resnet import WideResNet
+from htaf.transform import hardening
 
 Pairs = list[tuple[Tensor, Tensor]]
 ACT = partial(HTAF, 1.0, 5.0)

@@ -21,7 +21,7 @@ class Form(Predict):
         form = os.environ["HTAF_FORM"]
         if form == "packed":
             return super().open(path)
-        from htaf.runs import PackedRun, open_run
+        from htaf.training.runs import PackedRun, open_run
 
         run = open_run(path)
         model = float32(run) if form == "eager" else session(path / "net.onnx")

@@ -49,11 +49,11 @@ from PIL import Image
 from htaf.data.image_preprocess import ImagePreprocessor
 from htaf.data.image_reading import decode
 from htaf.data.preprocess import Preprocessor
-from htaf.export import to_onnx
 from htaf.models.build import build
-from htaf.packed import pack, save
-from htaf.runs import finish_run, open_packed, open_run, start_run
-from htaf.runs.packed import run_extra
+from htaf.program.export import to_onnx
+from htaf.program.packed import pack, save
+from htaf.training.runs import finish_run, open_packed, open_run, start_run
+from htaf.training.runs.packed import run_extra
 
 SERVED = Path(__file__).with_name("served.py")
 SIDES = ("packed", "eager", "onnxruntime")

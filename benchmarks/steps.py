@@ -32,7 +32,7 @@ from htaf.models.bireal import BiRealNet
 from htaf.models.mlp import MLP
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.wide_resnet import WideResNet
-from htaf.spiking.neurons import IF
+from htaf.transform.spiking.neurons import IF
 
 SHORTEST = 0.020  # seconds of a sample
 TARGET = 1.05  # HTAF over straight-through

@@ -17,7 +17,7 @@ from pathlib import Path
 import pandas as pd
 
 from htaf.data import tabular
-from htaf.rules import surrogate
+from htaf.tables.rules import surrogate
 from htaf.training.families.mlp import tabular_residual
 from htaf.training.fit import fit
 from htaf.training.recipe import Running

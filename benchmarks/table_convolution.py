@@ -19,10 +19,10 @@ from typing import Any
 import measuring
 import torch
 
-from htaf.kernels.layers import Epilogue, Geometry
-from htaf.kernels.packed_maps import reference as maps
-from htaf.kernels.table_convolution import cpu
-from htaf.kernels.table_convolution.reference import Kind
+from htaf.core.kernels.layers import Epilogue, Geometry
+from htaf.core.kernels.packed_maps import reference as maps
+from htaf.core.kernels.table_convolution import cpu
+from htaf.core.kernels.table_convolution.reference import Kind
 
 LAYERS = ((64, 56), (128, 28), (256, 14), (512, 7), (32, 32), (64, 16), (128, 8))  # of ResNet-18 and WRN-40-2
 KINDS: tuple[Kind, ...] = ("float32", "int16", "int8")

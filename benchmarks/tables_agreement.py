@@ -25,14 +25,14 @@ import pandas as pd
 import torch
 from measuring import at_least_one, begin, end, parser
 
-from htaf.activations import Heaviside
+from htaf.core.activations import Heaviside
 from htaf.data import tabular
 from htaf.data.tabular import Table
-from htaf.export import onnx_table
-from htaf.runs import Run, export_run, open_packed, pack_run
-from htaf.runs.predictions import forward, of_rows
+from htaf.program.export import onnx_table
 from htaf.training.families.mlp import FAMILY
 from htaf.training.fit import fit
+from htaf.training.runs import Run, export_run, open_packed, pack_run
+from htaf.training.runs.predictions import forward, of_rows
 from htaf_paper.more_tables import TABLES, UNSEEN
 
 SETS = (

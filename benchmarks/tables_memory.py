@@ -43,8 +43,8 @@ WATCHED = (
     ("measure", "htaf.training.fit", "measure"),
     ("layer statistics", "htaf.training.fit", "_layers"),
     ("write the run", "htaf.training.fit", "finish_run"),
-    ("baselines", "htaf.report.writing", "fit_baselines"),
-    ("figures of the report", "htaf.report.writing", "contents"),
+    ("baselines", "htaf.tables.report.writing", "fit_baselines"),
+    ("figures of the report", "htaf.tables.report.writing", "contents"),
 )
 
 

@@ -33,12 +33,12 @@ from measuring import Sample, at_least_one
 from htaf.data import tabular
 from htaf.data.reading import is_date
 from htaf.data.tabular import Table
-from htaf.export import onnx_table
-from htaf.runs import Run, export_run, open_packed, open_run, pack_run
-from htaf.runs.data import table_rows
-from htaf.runs.predictions import of_rows
+from htaf.program.export import onnx_table
 from htaf.training.families.mlp import FAMILY
 from htaf.training.fit import fit
+from htaf.training.runs import Run, export_run, open_packed, open_run, pack_run
+from htaf.training.runs.data import table_rows
+from htaf.training.runs.predictions import of_rows
 
 HERE = Path(__file__).parent
 RECIPES = ("tabular-exact", "tabular-members")

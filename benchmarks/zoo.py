@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 import htaf
-from htaf.convert.flow import tensors_of
+from htaf.transform.convert.flow import tensors_of
 
 SIDE = 64
 TIMM = (

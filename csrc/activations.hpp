@@ -1,4 +1,4 @@
-// The activations on one f32. The plain formulas: src/htaf/kernels/*/reference.py; why these forms: docs/kernels.md.
+// The activations on one f32. The plain formulas: src/htaf/core/kernels/*/reference.py; why these forms: docs/kernels.md.
 // Included once per instruction set; see CMakeLists.txt.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Convolution of bits with binary weights: xor and popcount. The formulas: src/htaf/kernels/binary_convolution/reference.py.
+// Convolution of bits with binary weights: xor and popcount. The formulas: src/htaf/core/kernels/binary_convolution/reference.py.
 #pragma once
 
 #include "packed.hpp"

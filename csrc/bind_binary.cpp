@@ -1,4 +1,4 @@
-// Addresses of dense tensors; see src/htaf/kernels.
+// Addresses of dense tensors; see src/htaf/core/kernels.
 #include <chrono>
 #include <cstdint>
 #include <tuple>

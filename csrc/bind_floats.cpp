@@ -1,4 +1,4 @@
-// Addresses of dense tensors; see src/htaf/kernels/float_layers/cpu.py.
+// Addresses of dense tensors; see src/htaf/core/kernels/float_layers/cpu.py.
 #include "bind_packed.hpp"
 #include "processor.hpp"
 

@@ -1,4 +1,4 @@
-// Addresses of dense tensors; see src/htaf/kernels/integer_convolution/cpu.py.
+// Addresses of dense tensors; see src/htaf/core/kernels/integer_convolution/cpu.py.
 #include <tuple>
 
 #include "bind_packed.hpp"

@@ -1,4 +1,4 @@
-// Addresses of dense tensors; see src/htaf/kernels/packed_maps/cpu.py.
+// Addresses of dense tensors; see src/htaf/core/kernels/packed_maps/cpu.py.
 #include <nanobind/nanobind.h>
 
 #include "bind_packed.hpp"

@@ -1,4 +1,4 @@
-// How the structs of packed.hpp come from Python: src/htaf/kernels/packed_native.py makes the tuples.
+// How the structs of packed.hpp come from Python: src/htaf/core/kernels/packed_native.py makes the tuples.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,5 +1,5 @@
 // A list of kernel calls whose sizes, weights and places in memory are known, run as one call from Python. Made by
-// src/htaf/packed/planning.py, which answers for the addresses.
+// src/htaf/program/packed/planning.py, which answers for the addresses.
 #include <nanobind/stl/vector.h>
 
 #include <cstring>

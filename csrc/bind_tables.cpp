@@ -1,4 +1,4 @@
-// Addresses of dense tensors; see src/htaf/kernels/table_convolution/cpu.py.
+// Addresses of dense tensors; see src/htaf/core/kernels/table_convolution/cpu.py.
 #include "bind_packed.hpp"
 #include "processor.hpp"
 #include "tables.hpp"

@@ -1,4 +1,4 @@
-// The module htaf.kernels._native: addresses and sizes in, nothing of PyTorch linked. htaf/kernels/native.py checks what
+// The module htaf.kernels._native: addresses and sizes in, nothing of PyTorch linked. htaf/core/kernels/native.py checks what
 // it passes.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
@@ -36,7 +36,7 @@ void bind_floats(nb::module_&);
 void bind_plan(nb::module_&);
 
 NB_MODULE(_native, m) {
-    m.doc() = "Kernels on the CPU. Addresses of dense tensors in memory order; see htaf/kernels/native.py.";
+    m.doc() = "Kernels on the CPU. Addresses of dense tensors in memory order; see htaf/core/kernels/native.py.";
     // Modules of PyTorch outlive the interpreter with what they hold, such as the data set of a worker process and its
     // packed model: that is said to leak, though the process ends. That plans go while it runs is tested.
     nb::set_leak_warnings(false);

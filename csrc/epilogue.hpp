@@ -1,5 +1,5 @@
 // From a layer's sums to its outputs, floats or bits. Included once per instruction set; the formulas stand in
-// src/htaf/kernels/packed_maps/reference.py.
+// src/htaf/core/kernels/packed_maps/reference.py.
 #pragma once
 
 #include <algorithm>

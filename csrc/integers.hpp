@@ -1,5 +1,5 @@
 // Convolution of small integers with integer weights: products of bytes, sums of 32 bits. The formulas:
-// src/htaf/kernels/integer_convolution/reference.py.
+// src/htaf/core/kernels/integer_convolution/reference.py.
 #pragma once
 
 #include "packed.hpp"

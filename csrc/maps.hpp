@@ -1,4 +1,4 @@
-// Maps between floats and bits of images, and of bits. The formulas: src/htaf/kernels/packed_maps/reference.py.
+// Maps between floats and bits of images, and of bits. The formulas: src/htaf/core/kernels/packed_maps/reference.py.
 #pragma once
 
 #include "packed.hpp"

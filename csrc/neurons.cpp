@@ -1,5 +1,5 @@
 // Spiking neurons over a whole sequence: the membrane potential stays in registers, and one pass over x makes the spikes.
-// The formulas: src/htaf/kernels/neuron/reference.py. Compiled once per instruction set: see CMakeLists.txt.
+// The formulas: src/htaf/core/kernels/neuron/reference.py. Compiled once per instruction set: see CMakeLists.txt.
 #include "activations.hpp"
 #include "loops.hpp"
 

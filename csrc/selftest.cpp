@@ -956,7 +956,7 @@ void Checks::columns(std::size_t rows, std::size_t inputs, std::size_t outputs) 
     must(good, "columns of " + std::to_string(inputs) + " inputs, " + std::to_string(outputs) + " outputs");
 }
 
-// The formulas of src/htaf/kernels/neuron/reference.py.
+// The formulas of src/htaf/core/kernels/neuron/reference.py.
 void Checks::neurons(const Format& f, Fire fire, std::size_t n, bool soft, bool carried) {
     const std::size_t steps = 4, stride = n + 3;
     const bool smooth = fire == Fire::htaf || fire == Fire::scaled_sigmoid;

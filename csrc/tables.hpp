@@ -1,5 +1,5 @@
 // Convolution of activations 0 and 1 with real weights, by tables of the sums of subsets. The formulas:
-// src/htaf/kernels/table_convolution/reference.py.
+// src/htaf/core/kernels/table_convolution/reference.py.
 #pragma once
 
 #include "packed.hpp"

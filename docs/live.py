@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from htaf.discovery import Discovery
+from htaf.concepts.discovery import Discovery
 
 PLACE = Path(__file__).parent / "live"  # the site takes what is in it as it is
 FRAME = """

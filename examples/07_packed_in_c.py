@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import htaf
-from htaf.integer import Input, integer_program, missing, run_c, to_c
+from htaf.program.integer import Input, integer_program, missing, run_c, to_c
 
 x, y = load_digits(return_X_y=True)
 x, y = torch.tensor(x).float(), torch.tensor(y)

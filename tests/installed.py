@@ -17,7 +17,7 @@ from pathlib import Path
 os.environ["PATH"] = str(Path(sys.executable).parent)
 
 import htaf
-from htaf.kernels.native import load
+from htaf.core.kernels.native import load
 
 readme = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
 found = re.search(r"^```python\n(.*?)^```$", readme, re.DOTALL | re.MULTILINE)

@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 
 from htaf.data.tabular import Table, load
-from htaf.report import write_report
-from htaf.runs import Run
+from htaf.tables.report import write_report
 from htaf.training.families import make_recipe
 from htaf.training.fit import fit
 from htaf.training.recipe import Recipe, Running
+from htaf.training.runs import Run
 
 QUICK = make_recipe(hidden=(8,), epochs=3, batch_size=32, lr=0.02)
 HOSTILE = {

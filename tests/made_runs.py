@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from filelock import FileLock
 
-from htaf import runs
 from htaf.data.images import Images, fit_preprocessor, load, split
 from htaf.models.build import build
+from htaf.training import runs
 
 HTAF = {"method": "htaf", "alpha0": 2.0, "alpha1": 11.0}
 PLAIN = {"method": "relu"}

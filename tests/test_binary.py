@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from htaf.binary import BinaryConv2d, BinaryLinear, binary_weight
+from htaf.core.binary import BinaryConv2d, BinaryLinear, binary_weight
 
 SHAPES = [(4, 3, 3, 3), (5, 1, 1, 1), (1, 7), (6, 2, 4)]
 

@@ -23,10 +23,13 @@ import rich.table
 import torch
 from filelock import FileLock
 
-from htaf import _console, _files, cli, runs
-from htaf._errors import HtafError
-from htaf._files import SEAL, sealed
+from htaf import cli
+from htaf._ground import console as _console
+from htaf._ground import files as _files
+from htaf._ground.errors import HtafError
+from htaf._ground.files import SEAL, sealed
 from htaf.cli.verbs import Verb, known
+from htaf.training import runs
 
 GROUPS, VERBS = known()
 QUICK = ("--epochs", "2", "--hidden", "8", "--members", "1", "--thresholds", "0", "--baselines", "False")

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from htaf.runs import open_run
+from htaf.training.runs import open_run
 
 SMALL = ("--epochs", "1", "--hidden", "8", "--members", "1", "--thresholds", "0")
 QUICK = (*SMALL, "--target", "y", "--baselines", "False")

@@ -11,12 +11,12 @@ import pytest
 import torch
 from PIL import Image
 
-from htaf._files import sealed
+from htaf._ground.files import sealed
 from htaf.concepts.extract import extract
 from htaf.concepts.store import open_codes
 from htaf.data.images import ImagePreprocessor, load
 from htaf.models.icbm import ICBM
-from htaf.runs import open_run
+from htaf.training.runs import open_run
 from made_runs import digits, made_run
 
 FEWER: dict[str, float] = {"train_images": 150, "validation_images": 50}

@@ -12,10 +12,10 @@ import pytest
 import torch
 from PIL import Image
 
-from htaf._errors import HtafError
+from htaf._ground.errors import HtafError
+from htaf.concepts.discovery import discover
 from htaf.concepts.known import open_known
-from htaf.discovery import discover
-from htaf.runs import open_run
+from htaf.training.runs import open_run
 
 
 @pytest.fixture(scope="module")

@@ -16,11 +16,12 @@ import torch
 from PIL import Image
 
 import made_runs
-from htaf import cli, runs
+from htaf import cli
 from htaf.cli.packing import _agreement
-from htaf.packed import PackedModel, load, save
-from htaf.runs import packed as packed_runs
-from htaf.runs.predictions import Agreement, agreement
+from htaf.program.packed import PackedModel, load, save
+from htaf.training import runs
+from htaf.training.runs import packed as packed_runs
+from htaf.training.runs.predictions import Agreement, agreement
 from quick import slow_but
 
 
@@ -196,8 +197,8 @@ def test_a_packed_table(htaf, table_runs: dict[str, Path], table: Path, target: 
 
 
 def test_packed_on_training_rows_and_verified_on_others(htaf, run: Path, tmp_path: Path, monkeypatch) -> None:
-    from htaf import packed
     from htaf.data.images import split
+    from htaf.program import packed
 
     seen: dict[str, torch.Tensor] = {}
     pack, verify = packed.pack, packed.verify
@@ -236,7 +237,7 @@ def corrupted(made: PackedModel) -> PackedModel:
 @pytest.mark.parametrize("differing", slow_but(["0", "100000"], "0"))
 def test_a_wrong_weight_is_refused(htaf, run: Path, differing: str, tmp_path: Path, monkeypatch) -> None:
     """Where predictions may differ, the layers may not."""
-    from htaf import packed
+    from htaf.program import packed
 
     right = packed.pack
     monkeypatch.setattr(packed, "pack", lambda *args, **options: corrupted(right(*args, **options)))
@@ -292,7 +293,7 @@ def test_pack_from_python(run: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_wrong_onnx_file_is_refused(htaf, run: Path, tmp_path: Path, monkeypatch) -> None:
     pytest.importorskip("onnxruntime")
-    import htaf.export as writers
+    import htaf.program.export as writers
 
     right = writers.onnx_network
     monkeypatch.setattr(writers, "onnx_network", lambda path: lambda x: right(path)(x).roll(1, 1))

@@ -9,7 +9,7 @@ import pytest
 
 from htaf.concepts.extract import extract
 from htaf.concepts.run_heads import keep_readable
-from htaf.runs import open_run
+from htaf.training.runs import open_run
 from made_runs import PLAIN, digits, made_run
 
 

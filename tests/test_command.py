@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from htaf import __version__, _console
-from htaf._errors import HtafError
+from htaf import __version__
+from htaf._ground import console as _console
+from htaf._ground.errors import HtafError
 from htaf.cli.verbs import VERBS, known
 
 PAGE = Path(__file__).parents[1] / "docs" / "command.md"

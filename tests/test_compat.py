@@ -13,8 +13,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from htaf import _compat
-from htaf._compat import repair_torchvision, repair_torchvision_when_imported
+from htaf._ground import compat as _compat
+from htaf._ground.compat import repair_torchvision, repair_torchvision_when_imported
 from htaf.cli import doctor
 
 

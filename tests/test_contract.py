@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 import htaf
 from htaf import HTAF, IF, Heaviside, SmoothStep, StraightThrough, conversion, harden, replace, sites
-from htaf._files import sealed
+from htaf._ground.files import sealed
 from htaf.cli.verbs import known
-from htaf.contract import ContractError, sharpness_of
-from htaf.runs import RunError, open_run
-from htaf.sharpening import Geometric, set_sharpness
+from htaf.core.contract import ContractError, sharpness_of
+from htaf.core.sharpening import Geometric, set_sharpness
+from htaf.training.runs import RunError, open_run
 
 ROOT = Path(__file__).parents[1]
 X = torch.randn(32, 6, generator=torch.Generator().manual_seed(0))

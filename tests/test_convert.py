@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from htaf import convert
-from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
-from htaf.convert import conversion, harden, sites
-from htaf.packed import pack
-from htaf.spiking import IF, LIF
+from htaf.core.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
+from htaf.program.packed import pack
+from htaf.transform import convert
+from htaf.transform.convert import conversion, harden, sites
+from htaf.transform.spiking import IF, LIF
 
 replace = functools.partial(convert.replace, where="*")  # whatever it is: test_stays.py is about the default
 X = torch.linspace(-2, 2, 12).reshape(3, 4)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from htaf.activations import HTAF
-from htaf.convert import conversion, harden, replace, sites
+from htaf.core.activations import HTAF
+from htaf.transform.convert import conversion, harden, replace, sites
 from quick import slow_but
 
 timm = pytest.importorskip("timm")

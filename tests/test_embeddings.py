@@ -22,7 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from htaf import ConceptBottleneck
-from htaf._files import sealed
+from htaf._ground.files import sealed
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.store import open_codes
 from htaf.concepts.writing import write_codes

@@ -15,10 +15,10 @@ from sklearn.model_selection import KFold, cross_val_predict
 
 import htaf
 from htaf import HtafClassifier, HtafRegressor
-from htaf._errors import said_by_command
+from htaf._ground.errors import said_by_command
 from htaf.data.notes import Note
 from htaf.data.reading import DataError
-from htaf.estimators import _fields
+from htaf.tables.estimators import _fields
 from htaf.training.families.mlp import tabular_members
 
 SMALL: dict[str, Any] = {"hidden": (16,), "epochs": 3, "lr": 0.03, "batch_size": 32}

@@ -25,12 +25,12 @@ from htaf import HtafClassifier, HtafRegressor
 from htaf.data.notes import told
 from htaf.data.reading import DataError, in_pandas
 from htaf.data.tabular import Split, Table, from_frame, load
-from htaf.estimators import fit as fit_frame
-from htaf.estimators import parts
-from htaf.rules import RulesError, effects, explain, importance, surrogate, what_if
-from htaf.runs import RunError, open_run
+from htaf.tables.estimators import fit as fit_frame
+from htaf.tables.estimators import parts
+from htaf.tables.rules import RulesError, effects, explain, importance, surrogate, what_if
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
+from htaf.training.runs import RunError, open_run
 
 SMALL = {"hidden": (16,), "epochs": 4, "lr": 0.03, "batch_size": 32}
 TINY = {"hidden": (4,), "epochs": 1}

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from htaf import HTAF, IF, LIF, Heaviside, functional, harden
-from htaf.activations import thresholds_of
-from htaf.binary import BinaryLinear
-from htaf.export import ExportError, onnx_network, to_onnx
+from htaf.core.activations import thresholds_of
+from htaf.core.binary import BinaryLinear
 from htaf.models.bireal import BiRealNet
 from htaf.models.build import backbone
 from htaf.models.icbm import ICBM
 from htaf.models.mlp import MLP
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.wide_resnet import WideResNet
-from htaf.runs.predictions import agreement
+from htaf.program.export import ExportError, onnx_network, to_onnx
+from htaf.training.runs.predictions import agreement
 from quick import slow_but
 
 onnx = pytest.importorskip("onnx")

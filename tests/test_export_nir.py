@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from htaf import HTAF, IF, LIF, Heaviside, harden
-from htaf.export import ExportError, to_nir
 from htaf.models.sew_resnet import SEWResNet
+from htaf.program.export import ExportError, to_nir
 from quick import slow_but
 
 nir = pytest.importorskip("nir")

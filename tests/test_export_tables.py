@@ -16,14 +16,15 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from htaf import HTAF, HtafClassifier, harden, runs
+from htaf import HTAF, HtafClassifier, harden
 from htaf.data import reading
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import BLANKS, DataError
-from htaf.export import ExportError, onnx_network, onnx_table, raw_columns, table_to_onnx, tables, to_onnx
 from htaf.models.mlp import MLP, Thermometer
-from htaf.runs import packing
-from htaf.runs.predictions import Agreement, forward, of_rows
+from htaf.program.export import ExportError, onnx_network, onnx_table, raw_columns, table_to_onnx, tables, to_onnx
+from htaf.training import runs
+from htaf.training.runs import packing
+from htaf.training.runs.predictions import Agreement, forward, of_rows
 from quick import slow_but
 
 onnx = pytest.importorskip("onnx")
@@ -284,7 +285,7 @@ def test_the_file_predicts_as_the_network(task: str, tmp_path: Path, monkeypatch
             pd.testing.assert_frame_equal(found, expected, check_dtype=False, rtol=0, atol=1e-6)
     assert predict(rows)["prediction"].nunique() > 2
     whole = predict(rows)
-    monkeypatch.setattr("htaf.export.tables.CHUNK", 7)
+    monkeypatch.setattr("htaf.program.export.tables.CHUNK", 7)
     pd.testing.assert_frame_equal(predict(rows), whole, rtol=1e-6)
 
     proto = onnx.load(tmp_path / "t.onnx")

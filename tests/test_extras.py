@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from htaf import fit
-from htaf._errors import EXTRAS, installed
+from htaf._ground.errors import EXTRAS, installed
 
 DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn", "joblib": "scikit-learn"}
 
@@ -65,12 +65,12 @@ def test_a_package_that_no_extra_brings_is_no_message_of_ours(monkeypatch: pytes
 
 BARE = """
 import sys
-from htaf._errors import EXTRAS
+from htaf._ground.errors import EXTRAS
 sys.modules.update(dict.fromkeys(EXTRAS))
 import htaf, torch
-from htaf._errors import installed
+from htaf._ground.errors import installed
 from htaf.data.image_reading import decode
-from htaf.integer import integer_program, to_c, to_verilog
+from htaf.program.integer import integer_program, to_c, to_verilog
 from torch import nn
 
 x, y = torch.randn(512, 8), torch.randint(0, 2, (512,))

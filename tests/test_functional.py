@@ -19,11 +19,11 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.autograd.graph import saved_tensors_hooks
 
 from htaf import surrogates
-from htaf.activations import HTAF, ScaledSigmoid
-from htaf.functional import heaviside, htaf, scaled_sigmoid, sign
-from htaf.spiking.neurons import IF
-from htaf.surrogates import straight_through
+from htaf.core.activations import HTAF, ScaledSigmoid
+from htaf.core.functional import heaviside, htaf, scaled_sigmoid, sign
+from htaf.core.surrogates import straight_through
 from htaf.training.families import make_recipe
+from htaf.transform.spiking.neurons import IF
 
 PAIRS = [(0.1, 220.0), (0.5, 44.0), (1.0, 22.0), (2.0, 11.0), (3.0, 7.3), (5.0, 4.4)]
 SMOOTH = {htaf: (2.0, 11.0), scaled_sigmoid: (22.0,)}  # every smooth activation, with numbers for its parameters

@@ -20,7 +20,7 @@ from torch import nn
 
 import htaf as library
 from global_state import STATES, changed, snapshot
-from htaf._compat import no_trace
+from htaf._ground.compat import no_trace
 from quick import slow_but
 
 X = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))

@@ -13,8 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import htaf
-from htaf.functional import sign
-from htaf.grid import (
+from htaf.core.functional import sign
+from htaf.core.kernels.table_convolution.reference import holds
+from htaf.models.build import build
+from htaf.models.mlp import MLP
+from htaf.models.wide_resnet import WideResNet
+from htaf.transform.grid import (
     Bits,
     GridBinaryLinear,
     GridConv2d,
@@ -32,10 +36,6 @@ from htaf.grid import (
     settled,
     weight_of,
 )
-from htaf.kernels.table_convolution.reference import holds
-from htaf.models.build import build
-from htaf.models.mlp import MLP
-from htaf.models.wide_resnet import WideResNet
 
 ACT = partial(htaf.HTAF, 2.0, 11.0)
 shapes = st.one_of(

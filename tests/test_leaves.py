@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 
 import htaf
 from htaf.data.tabular import from_frame
-from htaf.export import onnx_network, to_onnx
 from htaf.models.build import build
 from htaf.models.mlp import MLP, Leaves
-from htaf.rules.explanation import explain
-from htaf.runs import forward
+from htaf.program.export import onnx_network, to_onnx
+from htaf.tables.rules.explanation import explain
 from htaf.training import boosting
 from htaf.training.boosting import Known, _as_bits, _grown, boosted
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
 from htaf.training.problems import problem
+from htaf.training.runs import forward
 
 QUICK = {"hidden": (8,), "epochs": 2}
 

@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
 import htaf
-from htaf.activations import level_of
-from htaf.contract import ContractError, lacking
-from htaf.diagnostics import layer_statistics
-from htaf.functional import heaviside, scaled_sigmoid, sign, thresholds
-from htaf.grid import on_grid
-from htaf.kernels import native
+from htaf.core.activations import level_of
+from htaf.core.contract import ContractError, lacking
+from htaf.core.functional import heaviside, scaled_sigmoid, sign, thresholds
+from htaf.core.kernels import native
+from htaf.core.surrogates import straight_through
 from htaf.models.icbm import ICBM
-from htaf.surrogates import straight_through
+from htaf.transform.diagnostics import layer_statistics
+from htaf.transform.grid import on_grid
 
 LEVELS, SPACINGS = st.integers(2, 5), st.floats(0.05, 4)
 FLOATS = hnp.arrays(np.float32, st.integers(0, 70), elements=st.floats(-10, 10, width=32, allow_subnormal=False))
@@ -109,7 +109,7 @@ def test_derivatives_of_all_orders_by_everything() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.filterwarnings("ignore:float16 gradients")
 def test_the_kernels_give_what_the_operators_give(dtype: torch.dtype) -> None:
-    from htaf.kernels import levels as kernel
+    from htaf.core.kernels import levels as kernel
 
     x = torch.randn(2, 37, 5, 5, generator=torch.Generator().manual_seed(0)).to(dtype)
     x = x.to(memory_format=torch.channels_last)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
-from htaf.runs.metrics import (
+from htaf.training.runs.metrics import (
     DRAWS,
     LEAST_DRAWS,
     bootstrap,
@@ -82,7 +82,7 @@ def test_of_many_rows_some_are_drawn_from(monkeypatch: pytest.MonkeyPatch) -> No
     target = torch.randint(2, (8000,), generator=rng)
     said = torch.stack([torch.zeros(8000), target + 1.5 * torch.randn(8000, generator=rng)], 1)
     all_rows = drawn_metrics(said, target, "classification")
-    monkeypatch.setattr("htaf.runs.metrics.MOST_ROWS", 2000)
+    monkeypatch.setattr("htaf.training.runs.metrics.MOST_ROWS", 2000)
     fewer = drawn_metrics(said, target, "classification")
     for name in ("loss", "accuracy", "auroc"):
         expected, found = interval(all_rows[name]) or (0, 0), interval(fewer[name]) or (0, 0)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from htaf import HTAF, IF, LIF, Heaviside
-from htaf.spiking import from_spikingjelly, to_spikingjelly
+from htaf.transform.spiking import from_spikingjelly, to_spikingjelly
 
 
 class BaseNode(nn.Module):

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 import htaf
 from htaf import HTAF, Heaviside, ScaledSigmoid, StraightThrough, replace, surrogates
-from htaf.kernels import native
-from htaf.sharpening import set_sharpness
-from htaf.spiking.neurons import IF, LIF, Neuron
+from htaf.core.kernels import native
+from htaf.core.sharpening import set_sharpness
+from htaf.transform.spiking.neurons import IF, LIF, Neuron
 
 Array = np.ndarray
 Curve = Callable[[Array], Array]

@@ -21,15 +21,15 @@ from htaf.data.numerals import DURATION, unit_of
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError, to_number
 from htaf.data.tabular import frame_like, from_frame, load
-from htaf.estimators import fit as htaf_fit
-from htaf.export import raw_columns
-from htaf.report import fit_baselines
-from htaf.report.contents import left_out, read_as
-from htaf.rules import effects, what_if
-from htaf.rules.conditions import RawColumn
-from htaf.runs import open_run
+from htaf.program.export import raw_columns
 from htaf.sharing import load as read_estimator
+from htaf.tables.estimators import fit as htaf_fit
+from htaf.tables.report import fit_baselines
+from htaf.tables.report.contents import left_out, read_as
+from htaf.tables.rules import effects, what_if
+from htaf.tables.rules.conditions import RawColumn
 from htaf.training.problems import divided_notes
+from htaf.training.runs import open_run
 
 TINY: dict[str, Any] = {"hidden": (4,), "epochs": 1}
 QUICK: dict[str, Any] = {"hidden": (16,), "epochs": 10, "lr": 0.03, "batch_size": 64}

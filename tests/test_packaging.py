@@ -79,7 +79,7 @@ def test_a_wheel_without_the_extension_needs_no_compiler(tmp_path: Path) -> None
     (built,) = tmp_path.glob("*.whl")
     assert built.name.endswith("-py3-none-any.whl")
     names = zipfile.ZipFile(built).namelist()
-    assert "htaf/kernels/__init__.py" in names
+    assert "htaf/core/kernels/__init__.py" in names
     assert not [name for name in names if "_native" in name and not name.endswith((".py", ".pyi"))]
 
 
@@ -143,7 +143,7 @@ def test_the_kernels_under_sanitizers(sanitized: Path) -> None:
 # tests with another extension than the one that is installed
 WITH_EXTENSION = """
 import importlib.util, sys
-spec = importlib.util.spec_from_file_location("htaf.kernels._native", sys.argv[1])
+spec = importlib.util.spec_from_file_location("htaf.core.kernels._native", sys.argv[1])
 sys.modules[spec.name] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(sys.modules[spec.name])
 import pytest

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 import made_runs
-from htaf import HTAF, harden, runs
+from htaf import HTAF, harden
 from htaf.data import images, table_files, tabular
 from htaf.data.notes import together, told
 from htaf.data.preprocess import Preprocessor
@@ -24,7 +24,8 @@ from htaf.data.reading import DataError
 from htaf.data.table_files import read_frame, read_pieces
 from htaf.models.build import build
 from htaf.models.mlp import MLP
-from htaf.runs.predictions import RowPredictions, of_rows
+from htaf.training import runs
+from htaf.training.runs.predictions import RowPredictions, of_rows
 from made_runs import FEW, digits, made_run
 
 
@@ -41,8 +42,8 @@ def table(rows: int = 60) -> pd.DataFrame:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run that nobody trained; predicts yes or no."""
 
-    from htaf import runs
     from htaf.models.build import build
+    from htaf.training import runs
 
     rows = table()
     preprocessor = Preprocessor.fit(
@@ -243,7 +244,7 @@ def test_ids_and_the_standard_input(htaf, run: Path, tmp_path: Path, given) -> N
 
 
 def test_ids_that_the_run_knows_may_be_asked_for(run: Path) -> None:
-    from htaf import runs
+    from htaf.training import runs
 
     finished = runs.open_run(run)
     known: Any = finished.preprocessor()

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from htaf.activations import Heaviside
-from htaf.binary import BinaryLinear
+from htaf.core.activations import Heaviside
+from htaf.core.binary import BinaryLinear
 
 READ = """
 program = torch.export.load(FILE).module()
@@ -17,7 +17,7 @@ x, y = torch.load(FILE + ".pt")
 assert torch.equal(program(x), y)
 """
 TRACE = """
-from htaf.binary import BinaryLinear
+from htaf.core.binary import BinaryLinear
 net = torch.nn.Sequential(BinaryLinear(16, 4), htaf.HTAF(), torch.nn.Linear(4, 2), htaf.Heaviside(bipolar=True))
 for model in (net, htaf.harden(net).eval()):
     traced = torch.fx.symbolic_trace(model)
@@ -53,7 +53,7 @@ def test_a_compiled_package(alone: bool, tmp_path: Path) -> None:
     file = str(tmp_path / "net.pt2")
     program = torch.export.export(net, (x,))
     if alone:
-        from htaf.export import DECOMPOSITIONS
+        from htaf.program.export import DECOMPOSITIONS
 
         program = program.run_decompositions({**DECOMPOSITIONS})
     torch._inductor.aoti_compile_and_package(program, package_path=file)
@@ -63,7 +63,7 @@ def test_a_compiled_package(alone: bool, tmp_path: Path) -> None:
 
 
 def test_a_decomposed_program_needs_no_htaf(tmp_path: Path) -> None:
-    from htaf.export import COMPARISONS
+    from htaf.program.export import COMPARISONS
 
     net = nn.Sequential(nn.Linear(16, 8), Heaviside(levels=2), nn.Linear(8, 8), Heaviside(), nn.Linear(8, 3)).eval()
     x, file = torch.randn(4, 16), str(tmp_path / "net.pt2")

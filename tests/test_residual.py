@@ -15,13 +15,11 @@ from sklearn.linear_model import RidgeCV
 from torch import nn
 
 import htaf
-from htaf.activations import Heaviside
+from htaf.core.activations import Heaviside
 from htaf.data.tabular import from_frame
-from htaf.hardening import refit_head
 from htaf.models.build import build
 from htaf.models.mlp import MLP
-from htaf.rules.explanation import explain
-from htaf.runs import forward
+from htaf.tables.rules.explanation import explain
 from htaf.training.boosting import given_once
 from htaf.training.families import make_recipe, ready_recipe
 from htaf.training.finish import finished
@@ -29,6 +27,8 @@ from htaf.training.fit import MOST_EPOCHS, VALIDATIONS, fit, long_enough
 from htaf.training.module import EpochBatches, Training
 from htaf.training.problems import Problem, problem
 from htaf.training.recipe import Running
+from htaf.training.runs import forward
+from htaf.transform.hardening import refit_head
 
 QUICK = {"hidden": (64,), "recipe": {"members": 2}}
 

@@ -23,20 +23,20 @@ import torch
 from filelock import FileLock
 from torch import nn
 
-from htaf import runs
-from htaf._files import KINDS, OutputError, check_output, check_output_folder, sealed
-from htaf.activations import HTAF, Heaviside
+from htaf._ground.files import KINDS, OutputError, check_output, check_output_folder, sealed
 from htaf.cli import sparse_heads
 from htaf.cli.concepts import SCORES
 from htaf.concepts import store
+from htaf.concepts.explorer import folder as page
+from htaf.concepts.explorer import run_page
+from htaf.core.activations import HTAF, Heaviside
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
-from htaf.explorer import folder as page
-from htaf.explorer import run_page
 from htaf.models.backbone_weights import read_weights
 from htaf.models.build import build
-from htaf.report.writing import PAGE, VALUES
-from htaf.runs import (
+from htaf.tables.report.writing import PAGE, VALUES
+from htaf.training import runs
+from htaf.training.runs import (
     LOCK,
     Run,
     RunError,
@@ -50,7 +50,7 @@ from htaf.runs import (
     to_json,
     write_atomic,
 )
-from htaf.runs.predictions import Joined, of_rows
+from htaf.training.runs.predictions import Joined, of_rows
 
 IDENTITY: dict[str, Any] = {"recipe": {"method": "htaf", "lr": 0.1, "hidden": [6]}, "seed": 0, "data": {"name": "made"}}
 ROWS = pd.DataFrame({"a": np.linspace(0, 10, 24), "b": [1.0, 5.0, 2.0] * 8, "kind": ["x", "y", "z", "x"] * 6})

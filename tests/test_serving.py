@@ -30,9 +30,9 @@ from htaf import Heaviside, functional, harden
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.models.build import build
-from htaf.packed import PackedError, pack, save
-from htaf.runs import PackedRun, open_packed, pack_run
-from htaf.runs.packed import run_extra
+from htaf.program.packed import PackedError, pack, save
+from htaf.training.runs import PackedRun, open_packed, pack_run
+from htaf.training.runs.packed import run_extra
 
 pytest.importorskip("mosec", reason="no wheels for Windows")
 
@@ -446,7 +446,7 @@ def test_a_server_of_a_file_that_cannot_be_read_ends(tmp_path: Path) -> None:
     (tmp_path / "net.packed").write_bytes(b"no packed network")
     server = Served(tmp_path / "net.packed", tmp_path / "log")
     assert server.process.wait(timeout=120) == 0  # mosec has no other code for workers that do not start
-    assert "htaf.packed.errors.PackedError" in server.log.read_text()
+    assert "htaf.program.packed.errors.PackedError" in server.log.read_text()
     done = subprocess.run([sys.executable, EXAMPLE, tmp_path / "none"], capture_output=True, text=True)
     assert done.returncode == 2
     assert f"expected a file of htaf pack, {tmp_path / 'none'} does not exist" in done.stderr

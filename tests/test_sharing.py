@@ -21,12 +21,13 @@ from PIL import Image
 from safetensors import safe_open
 
 import htaf
-from htaf import language, runs, sharing
-from htaf._errors import HtafError
-from htaf._files import SEAL, sealed, sealed_tensors
+from htaf import language, sharing
+from htaf._ground.errors import HtafError
+from htaf._ground.files import SEAL, sealed, sealed_tensors
 from htaf.cards import card
-from htaf.runs import HASHED, RECORD
 from htaf.sharing import PACKED, SharingError, without_paths
+from htaf.training import runs
+from htaf.training.runs import HASHED, RECORD
 from made_hub import Hub, serving
 from made_language import TEXT, write_model
 from made_runs import digits, made_run

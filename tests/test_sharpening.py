@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from htaf.activations import HTAF, ScaledSigmoid
-from htaf.sharpening import Geometric, set_sharpness, soft_start
+from htaf.core.activations import HTAF, ScaledSigmoid
+from htaf.core.sharpening import Geometric, set_sharpness, soft_start
 
 POSITIVE = st.floats(1e-3, 1e3)
 

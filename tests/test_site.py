@@ -12,7 +12,7 @@ from urllib.parse import unquote, urldefrag
 import pytest
 from bs4 import BeautifulSoup
 
-from htaf.discovery import Discovery
+from htaf.concepts.discovery import Discovery
 
 ROOT = Path(__file__).parents[1]
 

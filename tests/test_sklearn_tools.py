@@ -155,8 +155,8 @@ def stored_by_skops() -> None:
         fitted = make_pipeline(StandardScaler(), model).fit(X, y)
         stored = files.dumps(fitted)
         kinds = files.get_untrusted_types(data=stored)
-        own = f"htaf.estimators.{type(model).__name__}"
-        assert {own, "htaf.runs.run.Run"} < set(kinds)
+        own = f"htaf.tables.estimators.{type(model).__name__}"
+        assert {own, "htaf.training.runs.run.Run"} < set(kinds)
         assert len(kinds) == 3, "and a path"
         np.testing.assert_array_equal(files.loads(stored, trusted=kinds).predict(X), fitted.predict(X))
 

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from htaf import convert
-from htaf.activations import HTAF
-from htaf.convert import conversion, harden, sites
+from htaf.core.activations import HTAF
+from htaf.transform import convert
+from htaf.transform.convert import conversion, harden, sites
 
 STEP = HTAF()
 X = torch.linspace(-4.5, 4.0, 48).reshape(4, 12)

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from htaf.activations import HTAF
-from htaf.convert import conversion, harden, replace, sites
+from htaf.core.activations import HTAF
+from htaf.transform.convert import conversion, harden, replace, sites
 
 X = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(0))
 

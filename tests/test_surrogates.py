@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from htaf import StraightThrough, surrogates
-from htaf.functional import heaviside
-from htaf.surrogates import straight_through
+from htaf.core.functional import heaviside
+from htaf.core.surrogates import straight_through
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 import htaf
-from htaf._console import markdown_text, visible
-from htaf._files import csv_text, frame_csv, guarded
-from htaf.runs.metrics import classes_csv, matrix_csv, per_class
+from htaf._ground.console import markdown_text, visible
+from htaf._ground.files import csv_text, frame_csv, guarded
+from htaf.training.runs.metrics import classes_csv, matrix_csv, per_class
 
 FORMULAE = ["=1+1", "'=1+1", "+cmd|' /C calc'!A0", "-rf", "@SUM(A1)", "\tx", "\r=1", '=HYPERLINK("a","b")']
 NUMBERS = ["-1", "+1", "-0.5", "-1e-3", "+.5", "-2."]

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import htaf
-from htaf import hardening
-from htaf.grid import on_grid
+from htaf.transform import hardening
+from htaf.transform.grid import on_grid
 
 
 class Net(nn.Module):

@@ -34,17 +34,17 @@ import htaf
 from htaf import HtafClassifier, HtafRegressor
 from htaf.data.notes import told
 from htaf.data.tabular import Split, Table, from_frame, load
-from htaf.estimators import parts
-from htaf.export import onnx_table
-from htaf.hardening import refit_head
-from htaf.report import fit_baselines
-from htaf.rules import effects, explain
-from htaf.runs import Run, open_packed, open_run
-from htaf.runs.data import table_rows
-from htaf.runs.metrics import Loss, decided, metrics, threshold_for
+from htaf.program.export import onnx_table
+from htaf.tables.estimators import parts
+from htaf.tables.report import fit_baselines
+from htaf.tables.rules import effects, explain
 from htaf.training.families import ready_recipe
 from htaf.training.problems import class_weights, problem
 from htaf.training.recipe import TableData
+from htaf.training.runs import Run, open_packed, open_run
+from htaf.training.runs.data import table_rows
+from htaf.training.runs.metrics import Loss, decided, metrics, threshold_for
+from htaf.transform.hardening import refit_head
 
 SMALL: dict[str, Any] = {"hidden": (16,), "epochs": 6, "lr": 0.03, "batch_size": 32, "recipe": {"members": 2}}
 TINY: dict[str, Any] = {"hidden": (4,), "epochs": 1}

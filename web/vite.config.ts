@@ -45,7 +45,7 @@ export default defineConfig({
   define: { "process.env.NODE_ENV": '"production"' },
   oxc: { jsx: { runtime: "automatic", importSource: "preact" } },
   build: {
-    outDir: "../src/htaf/explorer/page",
+    outDir: "../src/htaf/concepts/explorer/page",
     emptyOutDir: true,
     target: "es2022",
     cssTarget: ["chrome123", "firefox120", "safari17.5"], // light-dark() stays

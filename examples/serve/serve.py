@@ -49,8 +49,8 @@ class Predict(Worker):
     def open(self, path):
         import torch
 
-        from htaf.packed import load
-        from htaf.runs.packed import as_run
+        from htaf.program.packed import load
+        from htaf.training.runs.packed import as_run
 
         model = load(path)
         if "run" in model.extra:
@@ -73,7 +73,7 @@ class Predict(Worker):
     def answers(self, bodies):
         """Status and body of each request. Where one fails, halves are tried, so that no other fails with it."""
         from htaf.data.reading import DataError
-        from htaf.packed import PackedError
+        from htaf.program.packed import PackedError
 
         try:
             return [b"200" + written(one) for one in self.found(bodies)]
@@ -160,7 +160,7 @@ class Predict(Worker):
 
 def are_by_rows(program):
     """Whether every output has a row for each row of the inputs, told from the sizes of two batches."""
-    from htaf.packed.program import check
+    from htaf.program.packed.program import check
 
     two, three = (check(program, rows) for rows in (2, 3))
     pairs = [(list(two[value].shape), list(three[value].shape)) for value in program.returned()]

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from htaf._files import BusyError
+from htaf._ground.files import BusyError
 from htaf_paper.computing import Place, Task
 
 

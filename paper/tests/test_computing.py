@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from htaf._files import LOCK, hold
+from htaf._ground.files import LOCK, hold
 from htaf_paper import computing as cells
 from htaf_paper.computing import (
     FILE,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import htaf
-from htaf.activations import HTAF
+from htaf.core.activations import HTAF
 from htaf.models.mlp import MLP
 from htaf_paper import bounds, gap_bound, networks
 from htaf_paper.expressivity import ReluCopy, as_module, copy_relu

@@ -20,7 +20,7 @@ from htaf.concepts.naming.files import read_names
 from htaf.concepts.pixels import Pictures
 from htaf.concepts.store import Features, open_codes, open_features, open_margins
 from htaf.data.images import FilePart
-from htaf.runs import open_run
+from htaf.training.runs import open_run
 from htaf_paper.image_text import load_image_text
 from htaf_paper.labelfree import (
     cos_cubed,

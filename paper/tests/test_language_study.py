@@ -7,7 +7,7 @@ import zipfile
 
 import pytest
 
-from htaf._files import LOCK, BusyError, hold
+from htaf._ground.files import LOCK, BusyError, hold
 from htaf.language import text
 from htaf_paper.computing import Place, cell_folder
 from htaf_paper.language import (

@@ -13,9 +13,9 @@ from scipy import stats
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 from htaf.data import tabular
-from htaf.runs.metrics import metrics
 from htaf.training.families import ready_recipe
 from htaf.training.recipe import Recipe
+from htaf.training.runs.metrics import metrics
 from htaf_paper import many_tables, many_tables_report
 from htaf_paper.many_tables import columns_of, measured, method_recipe, rows_key, scores
 from htaf_paper.many_tables_report import outcome

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from htaf.activations import HTAF, Heaviside
+from htaf.core.activations import HTAF, Heaviside
 from htaf.data.images import fit_preprocessor, load
 from htaf.data.parts import image_rows
 from htaf.models.build import build
-from htaf.runs import finish_run, open_run, start_run
-from htaf.spiking.neurons import IF
 from htaf.training.families import make_recipe
 from htaf.training.fit import run_identity
 from htaf.training.recipe import Recipe
+from htaf.training.runs import finish_run, open_run, start_run
+from htaf.transform.spiking.neurons import IF
 from htaf_paper.ann_to_snn import balanced_rows, pair_of
 from htaf_paper.ann_to_snn_measure import ComparisonError, Pair, compare, passes_at
 from htaf_paper.balanced import BalancedIF, SpikingModel, to_spiking

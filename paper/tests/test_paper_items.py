@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import TypeAdapter
 
-from htaf._console import running
+from htaf._ground.console import running
 from htaf.training.families import make_recipe
 from htaf.training.source import Source
 from htaf_paper import cells, command, engine, plans, tabular, verdicts

@@ -16,7 +16,7 @@ import torch
 from mpmath import mpf
 from torch import nn
 
-from htaf.activations import HTAF
+from htaf.core.activations import HTAF
 from htaf.data import tabular
 from htaf.models.mlp import MLP
 from htaf_paper import bounds, networks, theory, theory_report, vanishing, vanishing_report

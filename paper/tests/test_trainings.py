@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 import torch
 
-from htaf.runs import open_run
 from htaf.training.families import make_recipe
+from htaf.training.runs import open_run
 from htaf.training.source import Source
 from htaf_paper.computing import Computing, Place, StudyError, cell_folder, compute, engine_of
 from htaf_paper.trainings import Cell, run_path

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from closed_form import derivatives
-from htaf.activations import HTAF, ScaledSigmoid
-from htaf.diagnostics import GradientNorms, layer_statistics
+from htaf.core.activations import HTAF, ScaledSigmoid
 from htaf.models.mlp import MLP
+from htaf.transform.diagnostics import GradientNorms, layer_statistics
 from htaf_paper.tuning import tune
 
 STEPS = [HTAF, ScaledSigmoid, partial(HTAF, bipolar=True)]

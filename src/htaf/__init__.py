@@ -2,29 +2,29 @@
 
 from typing import TYPE_CHECKING
 
-from htaf import _compat
-from htaf._lazy import lazy
+from htaf._ground import compat as _compat
+from htaf._ground.lazy import lazy
 
 _compat.quiet_interrupt()
 _compat.repair_torchvision_when_imported()
 
 if TYPE_CHECKING:
     from htaf import functional, surrogates
-    from htaf import integer as integer
-    from htaf import packed as packed
-    from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough, sharpen
-    from htaf.binary import BinaryConv2d, BinaryLinear
-    from htaf.contract import SmoothStep
-    from htaf.convert import Conversion, Site, conversion, harden, replace, sites
-    from htaf.discovery import discover
-    from htaf.embeddings.bottleneck import ConceptBottleneck
-    from htaf.estimators import HtafClassifier, HtafRegressor, fit
-    from htaf.grid import on_grid
-    from htaf.hardening import Finish, finish, recalibrate, refit_head, repair
+    from htaf.concepts.discovery import discover
+    from htaf.concepts.embeddings.bottleneck import ConceptBottleneck
+    from htaf.core.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough, sharpen
+    from htaf.core.binary import BinaryConv2d, BinaryLinear
+    from htaf.core.contract import SmoothStep
     from htaf.models.icbm import ICBM
-    from htaf.packed import PackedModel, pack
+    from htaf.program import integer as integer
+    from htaf.program import packed as packed
+    from htaf.program.packed import PackedModel, pack
     from htaf.sharing import load, push_to_hub
-    from htaf.spiking.neurons import IF, LIF
+    from htaf.tables.estimators import HtafClassifier, HtafRegressor, fit
+    from htaf.transform.convert import Conversion, Site, conversion, harden, replace, sites
+    from htaf.transform.grid import on_grid
+    from htaf.transform.hardening import Finish, finish, recalibrate, refit_head, repair
+    from htaf.transform.spiking.neurons import IF, LIF
 
 __version__ = "0.1.0"
 
@@ -66,37 +66,34 @@ __all__ = [
 ]
 
 
-_ROOMS = (
-    "activations",
-    "binary",
-    "convert",
-    "functional",
-    "grid",
-    "hardening",
-    "integer",
-    "models",
-    "packed",
-    "rules",
-    "spiking",
-    "surrogates",
-)
+_ROOMS = {
+    "export": "htaf.program.export",
+    "functional": "htaf.core.functional",
+    "integer": "htaf.program.integer",
+    "packed": "htaf.program.packed",
+    "rules": "htaf.tables.rules",
+    "runs": "htaf.training.runs",
+    "spiking": "htaf.transform.spiking",
+    "surrogates": "htaf.core.surrogates",
+    "models": "htaf.models",
+}
 __getattr__, __dir__ = lazy(
     __name__,
-    {room: f"htaf.{room}" for room in _ROOMS}
-    | dict.fromkeys(("HTAF", "Heaviside", "ScaledSigmoid", "StraightThrough", "sharpen"), "htaf.activations")
-    | dict.fromkeys(("BinaryConv2d", "BinaryLinear"), "htaf.binary")
-    | dict.fromkeys(("Conversion", "Site", "conversion", "harden", "replace", "sites"), "htaf.convert")
-    | dict.fromkeys(("HtafClassifier", "HtafRegressor", "fit"), "htaf.estimators")
-    | dict.fromkeys(("Finish", "finish", "recalibrate", "refit_head", "repair"), "htaf.hardening")
-    | dict.fromkeys(("PackedModel", "pack"), "htaf.packed")
+    _ROOMS
+    | dict.fromkeys(("HTAF", "Heaviside", "ScaledSigmoid", "StraightThrough", "sharpen"), "htaf.core.activations")
+    | dict.fromkeys(("BinaryConv2d", "BinaryLinear"), "htaf.core.binary")
+    | dict.fromkeys(("Conversion", "Site", "conversion", "harden", "replace", "sites"), "htaf.transform.convert")
+    | dict.fromkeys(("HtafClassifier", "HtafRegressor", "fit"), "htaf.tables.estimators")
+    | dict.fromkeys(("Finish", "finish", "recalibrate", "refit_head", "repair"), "htaf.transform.hardening")
+    | dict.fromkeys(("PackedModel", "pack"), "htaf.program.packed")
     | dict.fromkeys(("load", "push_to_hub"), "htaf.sharing")
-    | dict.fromkeys(("IF", "LIF"), "htaf.spiking.neurons")
+    | dict.fromkeys(("IF", "LIF"), "htaf.transform.spiking.neurons")
     | {
-        "ConceptBottleneck": "htaf.embeddings.bottleneck",
+        "ConceptBottleneck": "htaf.concepts.embeddings.bottleneck",
         "ICBM": "htaf.models.icbm",
-        "SmoothStep": "htaf.contract",
-        "discover": "htaf.discovery",
-        "on_grid": "htaf.grid",
+        "SmoothStep": "htaf.core.contract",
+        "discover": "htaf.concepts.discovery",
+        "on_grid": "htaf.transform.grid",
     },
 )
 _compat.declare_operators()  # at the end: they belong to this package

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from htaf._console import markdown_text
-from htaf._errors import installed
+from htaf._ground.console import markdown_text
+from htaf._ground.errors import installed
+from htaf.concepts.embeddings.bottleneck import ConceptBottleneck
 from htaf.data.images import ImagePreprocessor
 from htaf.data.notes import from_record, told
 from htaf.data.tabular import FRAME
-from htaf.embeddings.bottleneck import ConceptBottleneck
-from htaf.packed import PackedModel
-from htaf.runs import PackedRun, Run
+from htaf.program.packed import PackedModel
+from htaf.training.runs import PackedRun, Run
 
 TEMPLATE = Path(__file__).with_name("card.md.jinja")
 NETWORKS = {

@@ -18,15 +18,15 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from htaf import packed
-from htaf._errors import HtafError, first_line, installed, listed
-from htaf._files import parse_json, read_record, regular, sealed, write_atomic
-from htaf.contract import StepFactory
+from htaf._ground.errors import HtafError, first_line, installed, listed
+from htaf._ground.files import parse_json, read_record, regular, sealed, write_atomic
+from htaf.core.contract import StepFactory
 from htaf.models.hub import asking_hub
-from htaf.runs import METRICS, MODEL, PREPROCESSING, RECORD, SMOOTH
+from htaf.program import packed
+from htaf.training.runs import METRICS, MODEL, PREPROCESSING, RECORD, SMOOTH
 
 if TYPE_CHECKING:
-    from htaf.runs import Run
+    from htaf.training.runs import Run
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")  # at the hub
 REVISION = re.compile(r"(?!.*\.\.)\w[\w./-]{0,149}")
@@ -215,9 +215,9 @@ def _said(error: Exception) -> str:
 
 def _write(what: Any, folder: Path) -> Any:
     """Write into a new folder what is to be shared, as its kind writes it; gives what the card is made from."""
+    from htaf.concepts.embeddings.bottleneck import ConceptBottleneck
     from htaf.data import images, named
-    from htaf.embeddings.bottleneck import ConceptBottleneck
-    from htaf.runs import PackedRun, Run
+    from htaf.training.runs import PackedRun, Run
 
     if isinstance(what, str | PathLike):
         path = Path(what)
@@ -321,7 +321,7 @@ def _small(file: Path) -> bytes:
 
 
 def _run(folder: Path, method: StepFactory | None = None) -> Run:
-    from htaf.runs import open_run
+    from htaf.training.runs import open_run
 
     for name in (RECORD, PREPROCESSING):
         if (folder / name).is_file():
@@ -330,7 +330,7 @@ def _run(folder: Path, method: StepFactory | None = None) -> Run:
 
 
 def _run_or_estimator(folder: Path, method: StepFactory | None) -> Any:
-    from htaf.estimators import of_run
+    from htaf.tables.estimators import of_run
 
     run = _run(folder, method)
     return run if run.takes_images else of_run(run)
@@ -340,13 +340,13 @@ def _packed(file: Path) -> Any:
     model = packed.load(file)
     if "run" not in model.extra:
         return model
-    from htaf.runs.packed import as_run
+    from htaf.training.runs.packed import as_run
 
     return as_run(model, file)
 
 
 def _bottleneck(folder: Path) -> Any:
-    from htaf.embeddings.bottleneck import RECORD, ConceptBottleneck
+    from htaf.concepts.embeddings.bottleneck import RECORD, ConceptBottleneck
 
     _small(folder / RECORD)
     return ConceptBottleneck.load(folder)

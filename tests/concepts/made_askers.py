@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from htaf.concepts.codes import Codes, codes_of
+from htaf.concepts.llm.messages import quoted
 from htaf.concepts.naming.by_attributes import chosen
 from htaf.concepts.naming.evidence import class_evidence
 from htaf.concepts.naming.files import NameEntry
 from htaf.concepts.naming.job import NameReply, NamingJob, naming_job
 from htaf.data.attributes import Attributes
-from htaf.llm.messages import quoted
 
 HOSTILE = [
     "<script>alert(1)</script>", 'quote " and \\', "two\nlines\r\n1. x", "\u202egnp.exe", "x" * 10_000,

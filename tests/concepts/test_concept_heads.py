@@ -22,11 +22,11 @@ from htaf.concepts.heads import CANDIDATES, STRENGTHS, correct, fit_of, head_of,
 from htaf.concepts.run_heads import about_heads, keep_readable
 from htaf.concepts.sparsity import effective
 from htaf.data.images import Images
-from htaf.hardening import linear
-from htaf.hardening.linear import LinearFit, largest_of_each
-from htaf.runs import Run, RunError, open_run
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
+from htaf.training.runs import Run, RunError, open_run
+from htaf.transform.hardening import linear
+from htaf.transform.hardening.linear import LinearFit, largest_of_each
 from made_runs import digits, made_run
 
 

@@ -18,7 +18,7 @@ from htaf.concepts.heads import edited
 from htaf.concepts.run_heads import edit_run, write_edited
 from htaf.data.images import ImagePreprocessor
 from htaf.models.icbm import ICBM
-from htaf.runs import Run, RunError, forward, open_run
+from htaf.training.runs import Run, RunError, forward, open_run
 from made_runs import digits, made_run
 
 

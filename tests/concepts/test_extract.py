@@ -18,8 +18,6 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from htaf import convert, runs
-from htaf.activations import HTAF
 from htaf.concepts import extract as module
 from htaf.concepts import passes, store, writing
 from htaf.concepts.codes import ConceptError
@@ -27,10 +25,13 @@ from htaf.concepts.extract import Block, Job, Outcome, extract, in_this_process
 from htaf.concepts.passes import as_margins
 from htaf.concepts.run_heads import write_edited
 from htaf.concepts.store import CodesFolder, open_codes, open_folder, open_margins
+from htaf.core.activations import HTAF
 from htaf.data.image_parts import MemoryPart, as_images
 from htaf.data.images import Images
 from htaf.data.parts import image_rows
 from htaf.data.reading import DataError
+from htaf.training import runs
+from htaf.transform import convert
 from made_runs import PLAIN, digits, made_run
 
 

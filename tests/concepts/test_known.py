@@ -17,7 +17,7 @@ from PIL import Image
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.known import FILE, keep_known, open_known
 from htaf.data.images import Images, load
-from htaf.runs import Run
+from htaf.training.runs import Run
 from made_runs import made_run
 
 SHARES: dict[str, float] = {"train_images": 60, "validation_images": 30}

@@ -25,11 +25,11 @@ from made_askers import (
 )
 from pydantic import ValidationError
 
-from htaf._console import visible
+from htaf._ground.console import visible
 from htaf.concepts.codes import ConceptError, codes_of
+from htaf.concepts.llm.messages import BudgetError, MalformedReply, Part, numbered, quoted, shortened, text_part
 from htaf.concepts.naming.files import read_names, write_names
 from htaf.concepts.naming.job import NameReply, SortReply, naming_prompt, sorting_prompt
-from htaf.llm.messages import BudgetError, MalformedReply, Part, numbered, quoted, shortened, text_part
 
 
 def test_a_model_that_knows_finds_names_that_hold() -> None:

@@ -19,10 +19,10 @@ import pytest
 import torch
 from PIL import Image
 
-from htaf import runs
 from htaf.concepts import ray_engine
 from htaf.concepts.extract import Block, Job, extract
 from htaf.concepts.ray_engine import RayError, connected, unfit, versions
+from htaf.training import runs
 from made_runs import digits, made_run
 
 pytest.importorskip("ray", reason="the extra ray is not installed")

@@ -18,7 +18,7 @@ from htaf.concepts.extract import extract
 from htaf.concepts.known import keep_known
 from htaf.concepts.naming.files import write_names
 from htaf.concepts.reasons import predict_with_bits, reasons_of
-from htaf.runs import Run
+from htaf.training.runs import Run
 from made_runs import digits, made_run
 
 

@@ -19,7 +19,7 @@ from htaf.concepts.codes import Codes, ConceptError, codes_of
 from htaf.concepts.nearest import nearest
 from htaf.concepts.scores import score, shown, summary
 from htaf.concepts.store import open_folder
-from htaf.runs import to_json
+from htaf.training.runs import to_json
 
 
 def some(seed: int = 0, n: int = 240, concepts: int = 19, classes: int = 4, dead: int = 0) -> Codes:

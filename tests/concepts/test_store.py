@@ -17,7 +17,7 @@ import safetensors.numpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from htaf._files import sealed
+from htaf._ground.files import sealed
 from htaf.concepts import store, writing
 from htaf.concepts.codes import PARTS, Codes, ConceptError
 from htaf.concepts.store import Features, open_codes, open_features, open_folder, open_margins

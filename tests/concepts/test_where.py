@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from htaf._errors import HtafError
+from htaf._ground.errors import HtafError
 from htaf.concepts import where as module
 from htaf.concepts.codes import ConceptError, codes_of
 from htaf.concepts.extract import extract
@@ -20,7 +20,7 @@ from htaf.concepts.regions import Map
 from htaf.concepts.store import open_codes, open_margins
 from htaf.concepts.where import framed, ordered, strongest, write_where
 from htaf.data.images import Images, load
-from htaf.runs import Run
+from htaf.training.runs import Run
 from made_runs import PLAIN, digits, made_run
 
 
@@ -143,7 +143,7 @@ def test_the_image_is_looked_for_before_the_network(
     monkeypatch.setattr(module, "Maps", never)
     with pytest.raises(ConceptError, match="got 'nobody'"):
         write_where(run, images, codes, tmp_path / "maps", image="nobody")
-    monkeypatch.setattr("htaf.runs.open_run", never)
+    monkeypatch.setattr("htaf.training.runs.open_run", never)
     code, _, err = htaf("concepts", "where", run.path, "--codes", codes, "--out", tmp_path / "m", "--image", "nobody")
     assert code == 1
     assert "got 'nobody'" in err

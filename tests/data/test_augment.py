@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 import htaf.data.augment as module
+from htaf._ground.names import Augment
 from htaf.data.augment import (
     augment,
     crop,
@@ -18,7 +19,6 @@ from htaf.data.augment import (
     generator_of,
     shift_flip,
 )
-from htaf.names import Augment
 
 PRESETS = get_args(Augment)
 RANDOM = [preset for preset in PRESETS if preset != "none"]

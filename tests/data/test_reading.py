@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from htaf import _errors
-from htaf._errors import TooLargeError
+from htaf._ground import errors as _errors
+from htaf._ground.errors import TooLargeError
 from htaf.data import attributes, images, tabular
 from htaf.data.image_reading import read_each
 from htaf.data.notes import told

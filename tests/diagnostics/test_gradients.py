@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
-from htaf.convert import harden
-from htaf.diagnostics import GradientNorms, LayerGradient, mean_by_layer
+from htaf.core.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
 from htaf.models.mlp import MLP
-from htaf.spiking.neurons import IF
+from htaf.transform.convert import harden
+from htaf.transform.diagnostics import GradientNorms, LayerGradient, mean_by_layer
+from htaf.transform.spiking.neurons import IF
 
 mse = nn.functional.mse_loss
 

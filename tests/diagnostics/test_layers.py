@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from htaf.activations import HTAF, Heaviside
-from htaf.convert import harden, replace
-from htaf.diagnostics import layer_statistics
-from htaf.spiking.neurons import IF
+from htaf.core.activations import HTAF, Heaviside
+from htaf.transform.convert import harden, replace
+from htaf.transform.diagnostics import layer_statistics
+from htaf.transform.spiking.neurons import IF
 
 X = torch.tensor([[-3.0, 0.01], [1.0, 0.5], [-2.0, 4.0], [0.0, 2.0]])
 

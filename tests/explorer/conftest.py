@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from htaf.explorer import folder
-from htaf.explorer.build import build_page
-from htaf.explorer.shown import Heading
+from htaf.concepts.explorer import folder
+from htaf.concepts.explorer.build import build_page
+from htaf.concepts.explorer.shown import Heading
 from made_pages import made_codes
 from visits import Site, pictures, with_dead
 

@@ -12,16 +12,16 @@ import pytest
 import safetensors.torch
 from PIL import Image
 
-from htaf import runs
-from htaf._files import sealed
+from htaf._ground.files import sealed
 from htaf.concepts.codes import ConceptError, codes_key
+from htaf.concepts.explorer import folder as room
+from htaf.concepts.explorer.run_page import CodesNeededError, build_run_page
+from htaf.concepts.explorer.shown import Shown
 from htaf.concepts.extract import extract
 from htaf.concepts.naming.files import write_names
 from htaf.concepts.store import open_codes
 from htaf.data.images import load
-from htaf.explorer import folder as room
-from htaf.explorer.run_page import CodesNeededError, build_run_page
-from htaf.explorer.shown import Shown
+from htaf.training import runs
 from made_pages import contents, read_page
 from made_runs import PLAIN, digits, made_run
 

@@ -13,11 +13,11 @@ import pytest
 from htaf.concepts.codes import Codes, ConceptError, codes_of
 from htaf.concepts.counterfactuals import counterfactual
 from htaf.concepts.counts import proportions
+from htaf.concepts.explorer.build import build_page
+from htaf.concepts.explorer.discovery import chosen_rows
+from htaf.concepts.explorer.shown import Heading, Shown
 from htaf.concepts.naming.files import seal_of
 from htaf.concepts.scores import score
-from htaf.explorer.build import build_page
-from htaf.explorer.discovery import chosen_rows
-from htaf.explorer.shown import Heading, Shown
 from made_pages import contents, made_codes, read_page, read_script
 
 HOSTILE = (

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from htaf.concepts.codes import Codes, ConceptError, codes_of
 from htaf.concepts.counts import proportions
-from htaf.explorer import discovery
-from htaf.explorer.build import build_page
-from htaf.explorer.discovery import (
+from htaf.concepts.explorer import discovery
+from htaf.concepts.explorer.build import build_page
+from htaf.concepts.explorer.discovery import (
     chosen_rows,
     clustered_order,
     counterfactuals_of,

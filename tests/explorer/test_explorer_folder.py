@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 
 from htaf.concepts.codes import ConceptError
-from htaf.explorer import build, folder
-from htaf.explorer.build import build_page
-from htaf.explorer.shown import Shown
-from htaf.explorer.sprites import sheets
+from htaf.concepts.explorer import build, folder
+from htaf.concepts.explorer.build import build_page
+from htaf.concepts.explorer.shown import Shown
+from htaf.concepts.explorer.sprites import sheets
 from made_pages import coloured, contents, made_codes, read_page
 
 pytestmark = pytest.mark.usefixtures("stand_in")

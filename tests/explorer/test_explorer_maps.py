@@ -10,17 +10,17 @@ import pytest
 
 from htaf.concepts import where
 from htaf.concepts.codes import Codes, ConceptError
+from htaf.concepts.explorer import maps as module
+from htaf.concepts.explorer.build import build_page
+from htaf.concepts.explorer.discovery import chosen_rows, strongest_images
+from htaf.concepts.explorer.folder import unpacked
+from htaf.concepts.explorer.run_page import build_run_page
+from htaf.concepts.explorer.shown import Shown
 from htaf.concepts.extract import extract
 from htaf.concepts.regions import Regions
 from htaf.concepts.store import open_codes, open_margins
 from htaf.concepts.where import Maps
-from htaf.explorer import maps as module
-from htaf.explorer.build import build_page
-from htaf.explorer.discovery import chosen_rows, strongest_images
-from htaf.explorer.folder import unpacked
-from htaf.explorer.run_page import build_run_page
-from htaf.explorer.shown import Shown
-from htaf.runs import Run
+from htaf.training.runs import Run
 from made_pages import made_codes, read_page, read_script
 from made_runs import digits, made_run
 

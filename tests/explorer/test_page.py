@@ -13,7 +13,7 @@ import torch
 
 from htaf.concepts.codes import codes_of
 from htaf.concepts.counterfactuals import counterfactual
-from htaf.explorer.build import build_page
+from htaf.concepts.explorer.build import build_page
 from made_pages import read_page
 from visits import Site, Visit, pictures, until
 

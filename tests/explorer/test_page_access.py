@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from htaf.concepts.codes import codes_of
-from htaf.explorer.build import build_page
-from htaf.explorer.shown import Items
+from htaf.concepts.explorer.build import build_page
+from htaf.concepts.explorer.shown import Items
 from made_pages import made_codes
 from visits import Site, Visit
 

@@ -11,7 +11,7 @@ import pytest
 
 from htaf.concepts.codes import Codes, codes_of
 from htaf.concepts.counts import proportions
-from htaf.explorer.build import build_page
+from htaf.concepts.explorer.build import build_page
 from made_pages import made_codes, read_page
 from visits import Site, Visit, pictures, until
 
@@ -227,8 +227,8 @@ def test_parts_come_when_they_are_needed(
     site: Site, visit: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In pages of many files of bits and ids, every view says what it says in one."""
-    monkeypatch.setattr("htaf.explorer.contents.BITS", 3)
-    monkeypatch.setattr("htaf.explorer.contents.IDS", 16)
+    monkeypatch.setattr("htaf.concepts.explorer.contents.BITS", 3)
+    monkeypatch.setattr("htaf.concepts.explorer.contents.IDS", 16)
     codes = made_codes(600, names=("ash", "birch", "cedar", "dogwood", "elm"))
     build_page(codes, tmp_path / "page", seconds=0.0)
     many = Site(tmp_path / "page", codes)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-WEB, PAGE = ROOT / "web", ROOT / "src" / "htaf" / "explorer" / "page"
+WEB, PAGE = ROOT / "web", ROOT / "src" / "htaf" / "concepts" / "explorer" / "page"
 FILES = ("app.css", "app.js", "index.html")
 
 pytestmark = pytest.mark.skipif(not WEB.is_dir(), reason="web/ does not come with a source distribution")
@@ -75,7 +75,7 @@ def test_a_build_gives_the_same_bytes(tmp_path: Path) -> None:
         if words == ["ci"] and done.returncode and re.search(r"ENOTFOUND|ECONNREFUSED|ETIMEDOUT|EAI_AGAIN", said):
             pytest.skip("no npm registry can be reached")
         assert done.returncode == 0, said
-    built = tmp_path / "a" / "src" / "htaf" / "explorer" / "page"
+    built = tmp_path / "a" / "src" / "htaf" / "concepts" / "explorer" / "page"
     assert {file.name: file.read_bytes() for file in built.iterdir()} == {
         name: (PAGE / name).read_bytes() for name in FILES
     }

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from test_page_access import axe, fault  # noqa: F401
 
+from htaf.concepts.explorer.run_page import build_run_page
+from htaf.concepts.explorer.shown import Shown
 from htaf.concepts.extract import extract
 from htaf.concepts.store import open_codes
 from htaf.concepts.where import Maps, coloured
-from htaf.explorer.run_page import build_run_page
-from htaf.explorer.shown import Shown
-from htaf.runs import Run
+from htaf.training.runs import Run
 from made_pages import read_page
 from made_runs import digits, made_run
 from visits import Site, Visit, until

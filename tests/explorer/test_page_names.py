@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from htaf.concepts.explorer.build import build_page
 from htaf.concepts.naming.files import read_names
-from htaf.explorer.build import build_page
 from visits import Site, Visit, pictures, until
 
 pytestmark = pytest.mark.slow

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from htaf.explorer.build import build_page
-from htaf.explorer.shown import Heading
+from htaf.concepts.explorer.build import build_page
+from htaf.concepts.explorer.shown import Heading
 from made_pages import HOSTILE, made_codes
 from visits import Site, Visit, pictures
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from htaf.concepts.codes import ConceptError
-from htaf.explorer.build import build_page
-from htaf.explorer.shown import Heading, Items
+from htaf.concepts.explorer.build import build_page
+from htaf.concepts.explorer.shown import Heading, Items
 from made_pages import HOSTILE, made_codes, read_page, read_script
 from visits import Site, Visit, until
 

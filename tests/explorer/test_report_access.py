@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from htaf.report.writing import PAGE
+from htaf.tables.report.writing import PAGE
 from made_report import hostile, reported
 from visits import Visit
 

@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import htaf
 from htaf import HTAF, Heaviside, harden, recalibrate, refit_head, repair
-from htaf.hardening.finishing import kept_where_better
-from htaf.hardening.report import Report, batch_count, call, expect_batches, inputs_of, moved, pair_of
+from htaf.transform.hardening.finishing import kept_where_better
+from htaf.transform.hardening.report import Report, batch_count, call, expect_batches, inputs_of, moved, pair_of
 
 ROWS = torch.randn(600, 6, generator=torch.Generator().manual_seed(0))
 CODES = (ROWS[:, 0] * ROWS[:, 1] > 0).long()
@@ -163,10 +163,10 @@ def test_batches_of_several_inputs_say_how_they_are_given() -> None:
 
 
 def test_steps_are_taken_on_what_was_kept() -> None:
-    def plus(net: nn.Module, value: float) -> tuple[nn.Module, htaf.hardening.Report]:
+    def plus(net: nn.Module, value: float) -> tuple[nn.Module, htaf.transform.hardening.Report]:
         other = nn.Linear(1, 1)
         nn.init.constant_(other.bias, net.bias.item() + value)  # pyright: ignore[reportCallIssue,reportArgumentType]
-        return other, htaf.hardening.Report("plus", 0.0)
+        return other, htaf.transform.hardening.Report("plus", 0.0)
 
     begin = nn.Linear(1, 1)
     nn.init.constant_(begin.bias, 3.0)

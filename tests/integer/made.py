@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from htaf.integer.ops import (
+from htaf.program.integer.ops import (
     Add,
     And,
     Conv,
@@ -24,7 +24,7 @@ from htaf.integer.ops import (
     View,
     channel_axis,
 )
-from htaf.integer.program import Input, IntegerProgram
+from htaf.program.integer.program import Input, IntegerProgram
 
 
 class Made:

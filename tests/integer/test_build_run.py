@@ -12,12 +12,12 @@ from sklearn.datasets import load_breast_cancer
 
 from htaf.data import tabular
 from htaf.data.images import Images, load
-from htaf.integer import files
-from htaf.integer.ops import IntegerError
-from htaf.runs import Run, RunError
-from htaf.runs.integer import build_run
+from htaf.program.integer import files
+from htaf.program.integer.ops import IntegerError
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
+from htaf.training.runs import Run, RunError
+from htaf.training.runs.integer import build_run
 from quick import slow_but
 
 SMALL = {"epochs": 1, "batch_size": 50, "train_images": 200, "validation_images": 100, "precision": "float32"}

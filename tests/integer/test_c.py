@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from tests.integer.made import KINDS, Made, random_program
 
-from htaf._errors import HtafError
-from htaf.integer import execute
-from htaf.integer.c import numbers, to_c
-from htaf.integer.execute import TARGETS, run_c, run_program
-from htaf.integer.exports import is_whole
-from htaf.integer.ops import Add, And, Conv, IntegerError, Linear, Pool, Shift, Steps, Take, View
-from htaf.integer.program import Input, IntegerProgram
+from htaf._ground.errors import HtafError
+from htaf.program.integer import execute
+from htaf.program.integer.c import numbers, to_c
+from htaf.program.integer.execute import TARGETS, run_c, run_program
+from htaf.program.integer.exports import is_whole
+from htaf.program.integer.ops import Add, And, Conv, IntegerError, Linear, Pool, Shift, Steps, Take, View
+from htaf.program.integer.program import Input, IntegerProgram
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 EMULATED = [target for target, how in TARGETS.items() if how.emulator]

@@ -12,14 +12,14 @@ import pandas as pd
 import pytest
 
 from htaf.data.preprocess import Preprocessor
-from htaf.integer import exports
-from htaf.integer.c import to_c
-from htaf.integer.execute import run_program
-from htaf.integer.onnx import to_integer_onnx
-from htaf.integer.ops import Linear
-from htaf.integer.program import Input, IntegerProgram
-from htaf.integer.verilog import to_verilog
-from htaf.runs.integer import inputs_of, prepared
+from htaf.program.integer import exports
+from htaf.program.integer.c import to_c
+from htaf.program.integer.execute import run_program
+from htaf.program.integer.onnx import to_integer_onnx
+from htaf.program.integer.ops import Linear
+from htaf.program.integer.program import Input, IntegerProgram
+from htaf.program.integer.verilog import to_verilog
+from htaf.training.runs.integer import inputs_of, prepared
 
 CODE = -9.0
 

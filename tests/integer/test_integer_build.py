@@ -13,18 +13,18 @@ from torch import Tensor, nn
 
 import htaf
 from htaf.data.image_preprocess import ImagePreprocessor
-from htaf.grid import columns_grid
-from htaf.integer.build import Walk, columns_input, integer_program
-from htaf.integer.ops import IntegerError, Neuron, Pool, Steps
-from htaf.integer.program import Input, IntegerProgram
-from htaf.integer.simplify import simplify
 from htaf.models.mlp import MLP
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.whitened import WhitenedConvNet
 from htaf.models.wide_resnet import WideResNet
-from htaf.packed.graph import Traced, trace
-from htaf.runs.integer import pixel_table
-from htaf.spiking.neurons import IF, LIF
+from htaf.program.integer.build import Walk, columns_input, integer_program
+from htaf.program.integer.ops import IntegerError, Neuron, Pool, Steps
+from htaf.program.integer.program import Input, IntegerProgram
+from htaf.program.integer.simplify import simplify
+from htaf.program.packed.graph import Traced, trace
+from htaf.training.runs.integer import pixel_table
+from htaf.transform.grid import columns_grid
+from htaf.transform.spiking.neurons import IF, LIF
 from quick import slow_but
 
 ACT = partial(htaf.HTAF, 2.0, 11.0)

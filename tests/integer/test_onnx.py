@@ -12,9 +12,9 @@ import onnxruntime
 import pytest
 from tests.integer.made import KINDS, random_program
 
-from htaf.integer.onnx import to_integer_onnx
-from htaf.integer.ops import Linear, Steps
-from htaf.integer.program import Input, IntegerProgram
+from htaf.program.integer.onnx import to_integer_onnx
+from htaf.program.integer.ops import Linear, Steps
+from htaf.program.integer.program import Input, IntegerProgram
 
 SEEDS = 6
 

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.integer.made import KINDS, random_program
 
-from htaf.integer import files
-from htaf.integer.ops import Conv, IntegerError, Linear, Neuron, Pool, Shift, Steps, Value
-from htaf.integer.program import Input, IntegerProgram
+from htaf.program.integer import files
+from htaf.program.integer.ops import Conv, IntegerError, Linear, Neuron, Pool, Shift, Steps, Value
+from htaf.program.integer.program import Input, IntegerProgram
 
 
 @pytest.mark.parametrize("kind", KINDS)

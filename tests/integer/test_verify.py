@@ -11,7 +11,7 @@ import pytest
 from sklearn.datasets import load_iris
 
 from htaf.cli import main
-from htaf.runs.integer import inputs_of
+from htaf.training.runs.integer import inputs_of
 
 FILES = {"integer": "p.safetensors", "c": "c", "verilog": "v", "onnx-integer": "p.onnx"}
 
@@ -79,7 +79,7 @@ def test_an_export_that_says_its_inputs_wrongly_differs(
     def wrong(*given: Any) -> list[dict[str, Any]]:
         return [one | {"scale": 2 * one["scale"]} for one in inputs_of(*given)]
 
-    monkeypatch.setattr("htaf.runs.integer.inputs_of", wrong)
+    monkeypatch.setattr("htaf.training.runs.integer.inputs_of", wrong)
     assert htaf(monkeypatch, "export", run, "--to", "integer", "--out", tmp_path / "p") == 0
     assert htaf(monkeypatch, "verify", tmp_path / "p", run) == 1
     assert "integer program: numbers differ" in capsys.readouterr().err

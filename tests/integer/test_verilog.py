@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from tests.integer.made import KINDS, random_program
 
-from htaf.integer import execute
-from htaf.integer.execute import run_verilog
-from htaf.integer.ops import IntegerError, Linear, Steps, Value
-from htaf.integer.program import Input, IntegerProgram
-from htaf.integer.verilog import luts, to_verilog
+from htaf.program.integer import execute
+from htaf.program.integer.execute import run_verilog
+from htaf.program.integer.ops import IntegerError, Linear, Steps, Value
+from htaf.program.integer.program import Input, IntegerProgram
+from htaf.program.integer.verilog import luts, to_verilog
 
 
 def needs(tool: str) -> None:

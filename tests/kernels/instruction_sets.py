@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from htaf.kernels import native
+from htaf.core.kernels import native
 
 INSTRUCTION_SETS: list[str] = native.extension().instruction_sets() if native.available() else []
 

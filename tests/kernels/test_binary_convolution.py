@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from instruction_sets import INSTRUCTION_SETS, threads
 
-from htaf.kernels import native
-from htaf.kernels.binary_convolution import reference
-from htaf.kernels.layers import Epilogue, Geometry, row_bytes
-from htaf.kernels.packed_maps import reference as maps
+from htaf.core.kernels import native
+from htaf.core.kernels.binary_convolution import reference
+from htaf.core.kernels.layers import Epilogue, Geometry, row_bytes
+from htaf.core.kernels.packed_maps import reference as maps
 
 CHANNELS = st.one_of(st.integers(1, 70), st.sampled_from([96, 128, 200, 320]))
 SIDES = st.tuples(st.integers(1, 3), st.integers(1, 3))
@@ -31,7 +31,7 @@ GEOMETRY = Geometry(100, 70, (3, 3))
 @pytest.fixture(scope="module", params=INSTRUCTION_SETS)
 def compiled(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
     """cpu.py, its kernels set to one instruction set."""
-    from htaf.kernels.binary_convolution import cpu
+    from htaf.core.kernels.binary_convolution import cpu
 
     before = native.extension().instruction_set()
     native.extension().use_instruction_set(request.param)

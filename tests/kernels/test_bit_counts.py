@@ -14,9 +14,9 @@ from instruction_sets import INSTRUCTION_SETS, threads
 from torch import Tensor
 
 from htaf import functional
-from htaf.kernels import native, operators
-from htaf.kernels.bit_counts import reference
-from htaf.kernels.registration import implementation
+from htaf.core.kernels import native, operators
+from htaf.core.kernels.bit_counts import reference
+from htaf.core.kernels.registration import implementation
 
 SIZES = st.one_of(st.integers(0, 40), st.sampled_from([63, 64, 65, 127, 128, 500, 511, 512, 513, 1030]))
 

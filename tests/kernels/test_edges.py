@@ -20,11 +20,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from closed_form import derivatives
 from htaf import functional as F
 from htaf import surrogates
-from htaf.activations import HTAF, StraightThrough
-from htaf.binary import BinaryLinear, binary_weight
-from htaf.kernels import native
-from htaf.kernels.registration import implementation
-from htaf.surrogates import straight_through
+from htaf.core.activations import HTAF, StraightThrough
+from htaf.core.binary import BinaryLinear, binary_weight
+from htaf.core.kernels import native
+from htaf.core.kernels.registration import implementation
+from htaf.core.surrogates import straight_through
 
 BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 INF, NAN, SHAPE = float("inf"), float("nan"), (2, 3, 4, 5)

@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from instruction_sets import INSTRUCTION_SETS, threads, using
 from torch import Tensor
 
-from htaf.kernels import native
-from htaf.kernels.float_layers import reference
-from htaf.kernels.layers import Epilogue, Geometry, row_bytes
-from htaf.kernels.packed_maps import reference as maps
-from htaf.kernels.table_convolution import reference as tables_reference
+from htaf.core.kernels import native
+from htaf.core.kernels.float_layers import reference
+from htaf.core.kernels.layers import Epilogue, Geometry, row_bytes
+from htaf.core.kernels.packed_maps import reference as maps
+from htaf.core.kernels.table_convolution import reference as tables_reference
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="built without the extension")
 if native.available():
-    from htaf.kernels.float_layers import cpu
-    from htaf.kernels.table_convolution import cpu as tables
+    from htaf.core.kernels.float_layers import cpu
+    from htaf.core.kernels.table_convolution import cpu as tables
 
 EXAMPLES = settings(max_examples=40, deadline=None)
 PAIRS = st.tuples(st.integers(1, 3), st.integers(1, 3))

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from instruction_sets import INSTRUCTION_SETS, threads
 from torch import Tensor
 
-from htaf.kernels import native
-from htaf.kernels.registration import implementation
+from htaf.core.kernels import native
+from htaf.core.kernels.registration import implementation
 
 # name -> (file of the operator's folder, instruction set)
 IMPLEMENTATIONS: dict[str, tuple[str, str]] = {

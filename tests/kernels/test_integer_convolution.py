@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from instruction_sets import INSTRUCTION_SETS, threads, using
 from torch import Tensor
 
-from htaf.kernels.integer_convolution import cpu, reference
-from htaf.kernels.layers import Epilogue, Geometry
-from htaf.kernels.packed_maps.reference import pack
-from htaf.kernels.table_convolution import cpu as tables
-from htaf.kernels.table_convolution.reference import holds
+from htaf.core.kernels.integer_convolution import cpu, reference
+from htaf.core.kernels.layers import Epilogue, Geometry
+from htaf.core.kernels.packed_maps.reference import pack
+from htaf.core.kernels.table_convolution import cpu as tables
+from htaf.core.kernels.table_convolution.reference import holds
 
 compiled = pytest.mark.skipif(not INSTRUCTION_SETS, reason="no compiled kernels")
 

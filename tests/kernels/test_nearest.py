@@ -13,7 +13,7 @@ from instruction_sets import INSTRUCTION_SETS, threads, using
 
 from htaf.concepts import nearest
 from htaf.concepts.codes import Codes, ConceptError, codes_of
-from htaf.kernels import native
+from htaf.core.kernels import native
 
 
 def drawn(n: int, c: int, seed: int, *, rate: float = 0.5) -> Codes:

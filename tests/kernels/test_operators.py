@@ -16,8 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import htaf
 from htaf import functional, surrogates
-from htaf.kernels import native, operators, registration
-from htaf.kernels.registration import choose, implementation
+from htaf.core.kernels import native, operators, registration
+from htaf.core.kernels.registration import choose, implementation
 
 ops = torch.ops.htaf
 
@@ -180,18 +180,18 @@ def test_without_the_extension_the_reference_runs_and_one_warning_says_so() -> N
 @pytest.mark.slow
 def test_the_instruction_set_can_be_chosen() -> None:
     done = python(
-        "import torch; from htaf.kernels import native; print(native.extension().instruction_set())",
+        "import torch; from htaf.core.kernels import native; print(native.extension().instruction_set())",
         HTAF_INSTRUCTION_SET="portable",
     )
     assert done.stdout.strip() == "portable"
-    done = python("import htaf.functional as f, torch; f.htaf(torch.zeros(1))", HTAF_INSTRUCTION_SET="mmx")
+    done = python("import htaf.core.functional as f, torch; f.htaf(torch.zeros(1))", HTAF_INSTRUCTION_SET="mmx")
     assert "HTAF_INSTRUCTION_SET must be one of [" in done.stderr
     assert "got 'mmx'" in done.stderr
 
 
 REFERENCE = """
 import torch
-from htaf.kernels.formulas import functions
+from htaf.core.kernels.formulas import functions
 
 def value(x, beta):
     return 0.5 + torch.atan(beta * x) / torch.pi
@@ -210,14 +210,14 @@ def test_an_operator_with_a_reference_alone(tmp_path: Path, monkeypatch: pytest.
     folder.mkdir()
     (folder / "__init__.py").touch()
     (folder / "reference.py").write_text(REFERENCE)
-    monkeypatch.setattr(htaf.kernels, "__path__", [*htaf.kernels.__path__, str(tmp_path)])
+    monkeypatch.setattr(htaf.core.kernels, "__path__", [*htaf.core.kernels.__path__, str(tmp_path)])
     arctan = operators.Smooth("arctan", "beta")
     x = leaf(5, 3)
     y = arctan.floats(x, 3.0, False)
     y.sum().backward()
     torch.testing.assert_close(y, 0.5 + torch.atan(3 * x) / torch.pi)
     torch.testing.assert_close(x.grad, 3 / (torch.pi * (1 + 9 * x.detach() ** 2)))
-    assert choose("arctan", x, 3.0).__name__ == "htaf.kernels.arctan.reference"
+    assert choose("arctan", x, 3.0).__name__ == "htaf.core.kernels.arctan.reference"
     assert not registration.has("arctan", "triton")
 
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from instruction_sets import INSTRUCTION_SETS, threads, using
 from torch import Tensor
 
-from htaf.kernels import native
-from htaf.kernels.layers import Epilogue
-from htaf.kernels.packed_maps import reference
-from htaf.spiking.neurons import IF, LIF
+from htaf.core.kernels import native
+from htaf.core.kernels.layers import Epilogue
+from htaf.core.kernels.packed_maps import reference
+from htaf.transform.spiking.neurons import IF, LIF
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="built without the extension")
 if native.available():
-    from htaf.kernels.packed_maps import cpu
+    from htaf.core.kernels.packed_maps import cpu
 
 EXAMPLES = settings(max_examples=40, deadline=None)
 CHANNELS = st.sampled_from([1, 3, 8, 16, 31, 33, 63, 64, 65, 100, 128, 130, 192])

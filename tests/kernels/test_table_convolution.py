@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from instruction_sets import INSTRUCTION_SETS, threads
 from torch import Tensor
 
-from htaf.kernels import native
-from htaf.kernels.layers import Epilogue, Geometry, row_bytes
-from htaf.kernels.packed_maps import reference as maps
-from htaf.kernels.table_convolution import cpu, reference
-from htaf.kernels.table_convolution.reference import Kind, Weights
+from htaf.core.kernels import native
+from htaf.core.kernels.layers import Epilogue, Geometry, row_bytes
+from htaf.core.kernels.packed_maps import reference as maps
+from htaf.core.kernels.table_convolution import cpu, reference
+from htaf.core.kernels.table_convolution.reference import Kind, Weights
 
 KINDS: list[Kind] = ["float32", "int16", "int8"]
 compiled = pytest.mark.skipif(not INSTRUCTION_SETS, reason="no compiled kernels")

@@ -8,10 +8,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
-from htaf.kernels.heaviside import triton as heaviside
-from htaf.kernels.htaf import triton as htaf
-from htaf.kernels.scaled_sigmoid import triton as scaled_sigmoid
-from htaf.kernels.straight_through import triton as straight_through
+from htaf.core.kernels.heaviside import triton as heaviside
+from htaf.core.kernels.htaf import triton as htaf
+from htaf.core.kernels.scaled_sigmoid import triton as scaled_sigmoid
+from htaf.core.kernels.straight_through import triton as straight_through
 
 
 class NoGpu:

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from htaf.kernels.triton import block_start, first_tile
+from htaf.core.kernels.triton import block_start, first_tile
 
 
 @triton.jit

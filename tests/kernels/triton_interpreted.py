@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from htaf.kernels import triton as triton_maps
-from htaf.kernels.htaf import reference
-from htaf.kernels.htaf import triton as htaf
-from htaf.kernels.scaled_sigmoid import triton as scaled_sigmoid
+from htaf.core.kernels import triton as triton_maps
+from htaf.core.kernels.htaf import reference
+from htaf.core.kernels.htaf import triton as htaf
+from htaf.core.kernels.scaled_sigmoid import triton as scaled_sigmoid
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 PAIRS = [(0.1, 220.0), (0.5, 44.0), (1.0, 22.0), (2.0, 11.0), (3.0, 7.3), (5.0, 4.4)]

@@ -13,7 +13,7 @@ from tests.quick import slow_but
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
-from htaf._files import sealed
+from htaf._ground.files import sealed
 from htaf.language import LanguageError, files, gates_of
 from htaf.language.generating import continued, prompt_tokens
 from htaf.language.options import Data, Machine, Training

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from htaf.llm.client import ServerClient
-from htaf.llm.messages import MalformedReply, ModelError
+from htaf.concepts.llm.client import ServerClient
+from htaf.concepts.llm.messages import MalformedReply, ModelError
 
 pytestmark = pytest.mark.slow
 
@@ -101,7 +101,9 @@ class Served:
 
 
 def test_the_protocol_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("htaf.llm.client.REPLY_TOKENS", 40)  # where it was taught nothing, it does not know when to end
+    monkeypatch.setattr(
+        "htaf.concepts.llm.client.REPLY_TOKENS", 40
+    )  # where it was taught nothing, it does not know when to end
     make_model(tmp_path / "model", '{"name": "wings"}')
     server = Served(tmp_path / "model", tmp_path / "log.txt")
     try:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from askings import ASKED, GOOD, KEY, Name, ask, model_of, other
 
-from htaf.llm.client import ServerClient
-from htaf.llm.messages import BudgetError, MalformedReply, ModelError
+from htaf.concepts.llm.client import ServerClient
+from htaf.concepts.llm.messages import BudgetError, MalformedReply, ModelError
 from scripted_server import Answer, ScriptedServer, scripted
 
 pytestmark = pytest.mark.usefixtures("no_surroundings")

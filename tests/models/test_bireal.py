@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import htaf
 from htaf import surrogates
-from htaf.activations import HTAF, Heaviside, StraightThrough
-from htaf.binary import BinaryConv2d
+from htaf.core.activations import HTAF, Heaviside, StraightThrough
+from htaf.core.binary import BinaryConv2d
 from htaf.models.bireal import BiRealNet
 
 SIGN = partial(StraightThrough, surrogates.approx_sign, bipolar=True)

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from htaf import surrogates
-from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
-from htaf.convert import harden
+from htaf.core.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
 from htaf.models.build import KINDS, SLOPES, activation, build
-from htaf.spiking.neurons import LIF
+from htaf.transform.convert import harden
+from htaf.transform.spiking.neurons import LIF
 
 ACTIVATIONS: dict[str, dict[str, Any]] = {
     "htaf": {"method": "htaf", "alpha0": 1.0, "alpha1": 22.0},

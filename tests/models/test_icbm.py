@@ -15,13 +15,13 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from htaf.activations import HTAF, Heaviside, StraightThrough
-from htaf.convert import harden
+from htaf.core.activations import HTAF, Heaviside, StraightThrough
 from htaf.models.build import backbone, build
 from htaf.models.final_activation import origin
 from htaf.models.icbm import ICBM
 from htaf.models.resnet import ResNet
 from htaf.models.wide_resnet import WideResNet
+from htaf.transform.convert import harden
 from quick import slow_but
 
 

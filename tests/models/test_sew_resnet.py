@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from htaf import StraightThrough, surrogates
 from htaf.models.sew_resnet import SEWResNet
-from htaf.spiking.neurons import IF
+from htaf.transform.spiking.neurons import IF
 
 exact_if = partial(IF, StraightThrough(surrogates.atan))
 

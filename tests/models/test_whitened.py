@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from htaf.activations import HTAF
-from htaf.binary import BinaryConv2d
+from htaf.core.activations import HTAF
+from htaf.core.binary import BinaryConv2d
 from htaf.models.whitened import WhitenedConvNet
-from htaf.spiking.neurons import IF
 from htaf.training.families import ready_recipe
+from htaf.transform.spiking.neurons import IF
 
 ACT = partial(HTAF, 0.5, 2.0)
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import htaf
-from htaf.activations import HTAF, Heaviside
+from htaf.core.activations import HTAF, Heaviside
 from htaf.models.wide_resnet import WideResNet
 
 

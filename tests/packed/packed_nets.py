@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import htaf
-from htaf.packed import PackedModel, Verification, load, pack, save, trace, verify
+from htaf.program.packed import PackedModel, Verification, load, pack, save, trace, verify
 
 IMAGES = (3, 8, 8)
 

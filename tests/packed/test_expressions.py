@@ -9,8 +9,8 @@ from packed_nets import packed_beside
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, linear, max_pool2d
 
-from htaf.functional import heaviside
-from htaf.packed import pack
+from htaf.core.functional import heaviside
+from htaf.program.packed import pack
 
 Form = Callable[[Tensor, "Forms"], Tensor]
 

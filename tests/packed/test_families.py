@@ -15,7 +15,7 @@ from htaf.models.bireal import BiRealNet
 from htaf.models.resnet import ResNet
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.wide_resnet import WideResNet
-from htaf.packed import load, pack, save
+from htaf.program.packed import load, pack, save
 from quick import slow_but
 
 NETS = {

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 import htaf
-from htaf import _files
-from htaf.packed import PackedError, load, operators, pack, save
-from htaf.packed.instructions import Call
-from htaf.packed.program import Input, Program, check
+from htaf._ground import files as _files
+from htaf.program.packed import PackedError, load, operators, pack, save
+from htaf.program.packed.instructions import Call
+from htaf.program.packed.program import Input, Program, check
 
 FUZZ = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -323,7 +323,7 @@ def test_loading_needs_none_of_what_training_needs(written: bytes, tmp_path: Pat
     heavy = ("lightning", "timm", "transformers", "torchvision", "pandas", "sklearn", "matplotlib")
     code = f"""
 import sys
-from htaf.packed import load
+from htaf.program.packed import load
 import torch
 load({str(path)!r})(torch.zeros(3, 1, 8, 8))
 print([name for name in {heavy!r} if name in sys.modules])

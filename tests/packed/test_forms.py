@@ -11,11 +11,11 @@ from packed_nets import packed_beside
 from torch import Tensor, nn
 
 import htaf
-from htaf.functional import heaviside
-from htaf.packed import pack, verify
-from htaf.packed.affine import interval
-from htaf.packed.errors import PackedError
-from htaf.packed.instructions import Pool
+from htaf.core.functional import heaviside
+from htaf.program.packed import pack, verify
+from htaf.program.packed.affine import interval
+from htaf.program.packed.errors import PackedError
+from htaf.program.packed.instructions import Pool
 
 aten = torch.ops.aten
 F = nn.functional

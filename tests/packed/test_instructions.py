@@ -16,14 +16,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from htaf.kernels import native
-from htaf.kernels.float_layers import cpu
-from htaf.kernels.float_layers import reference as float_layers
-from htaf.kernels.layers import Geometry
-from htaf.kernels.packed_maps.reference import pack as packed_bits
-from htaf.packed import PackedError, PackedModel, Report, instructions, load, save
-from htaf.packed.files import program_to_json
-from htaf.packed.instructions import (
+from htaf.core.kernels import native
+from htaf.core.kernels.float_layers import cpu
+from htaf.core.kernels.float_layers import reference as float_layers
+from htaf.core.kernels.layers import Geometry
+from htaf.core.kernels.packed_maps.reference import pack as packed_bits
+from htaf.program.packed import PackedError, PackedModel, Report, instructions, load, save
+from htaf.program.packed.files import program_to_json
+from htaf.program.packed.instructions import (
     INSTRUCTIONS,
     Call,
     Instruction,
@@ -35,8 +35,8 @@ from htaf.packed.instructions import (
     Threshold,
     Unpack,
 )
-from htaf.packed.instructions.contract import Machine, Made, Read, kernels
-from htaf.packed.program import Input, Program, check
+from htaf.program.packed.instructions.contract import Machine, Made, Read, kernels
+from htaf.program.packed.program import Input, Program, check
 
 DOCS = Path(__file__).parents[2] / "docs"
 X = torch.randn(5, 70, generator=torch.Generator().manual_seed(0))

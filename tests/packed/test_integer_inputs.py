@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import htaf
-from htaf.packed import PackedError, PackedModel, load, pack, save, verify
+from htaf.program.packed import PackedError, PackedModel, load, pack, save, verify
 
 WORDS, ROWS = 50, 24
 

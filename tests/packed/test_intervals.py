@@ -10,7 +10,7 @@ from packed_nets import packed_beside, settled
 from torch import nn
 
 import htaf
-from htaf.packed.affine import interval
+from htaf.program.packed.affine import interval
 from quick import slow_but
 
 numbers = st.floats(-4, 4, width=32)

@@ -24,12 +24,12 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import htaf
-from htaf.kernels import native
-from htaf.kernels.float_layers import cpu as float_layers
-from htaf.kernels.layers import Geometry
+from htaf.core.kernels import native
+from htaf.core.kernels.float_layers import cpu as float_layers
+from htaf.core.kernels.layers import Geometry
 from htaf.models.mlp import MLP
-from htaf.packed import PackedError, PackedModel, load, pack, save
-from htaf.packed.planning import Segment
+from htaf.program.packed import PackedError, PackedModel, load, pack, save
+from htaf.program.packed.planning import Segment
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="needs the compiled extension")
 

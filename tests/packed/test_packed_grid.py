@@ -15,18 +15,18 @@ from tests.kernels.instruction_sets import INSTRUCTION_SETS, using
 from torch import Tensor, nn
 
 import htaf
-from htaf.grid import Bits, integers_and_steps
-from htaf.kernels import native
-from htaf.kernels.layers import Geometry
+from htaf.core.kernels import native
+from htaf.core.kernels.layers import Geometry
 from htaf.models.mlp import MLP
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.whitened import WhitenedConvNet
 from htaf.models.wide_resnet import WideResNet
-from htaf.packed import PackedError, PackedModel, Traced, load, pack, save, trace, verify
-from htaf.packed.instructions import Layer, layer
-from htaf.packed.instructions.layer import _ByPixels, from_nibbles, to_nibbles
-from htaf.packed.layers import integers
-from htaf.spiking.neurons import IF, LIF
+from htaf.program.packed import PackedError, PackedModel, Traced, load, pack, save, trace, verify
+from htaf.program.packed.instructions import Layer, layer
+from htaf.program.packed.instructions.layer import _ByPixels, from_nibbles, to_nibbles
+from htaf.program.packed.layers import integers
+from htaf.transform.grid import Bits, integers_and_steps
+from htaf.transform.spiking.neurons import IF, LIF
 from quick import slow_but
 
 ACT = partial(htaf.HTAF, 2.0, 11.0)

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import htaf
-from htaf.binary import BinaryConv2d, BinaryLinear
-from htaf.functional import heaviside
-from htaf.grid import on_grid
-from htaf.packed import load, pack, save, verify
-from htaf.packed.kinds import Bits
+from htaf.core.binary import BinaryConv2d, BinaryLinear
+from htaf.core.functional import heaviside
+from htaf.program.packed import load, pack, save, verify
+from htaf.program.packed.kinds import Bits
+from htaf.transform.grid import on_grid
 
 Step = Callable[[], nn.Module]
 

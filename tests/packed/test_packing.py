@@ -10,11 +10,11 @@ from packed_nets import IMAGES, Residual, columns, packs_as, plain, settled
 from torch import nn
 
 import htaf
-from htaf._errors import HtafError
-from htaf.kernels import native
+from htaf._ground.errors import HtafError
+from htaf.core.kernels import native
 from htaf.models.icbm import ICBM
 from htaf.models.mlp import MLP
-from htaf.packed import PackedError, PackedModel, load, pack, save, trace, verify
+from htaf.program.packed import PackedError, PackedModel, load, pack, save, trace, verify
 
 NETS = {
     "mlp": (lambda: MLP(9, 3, (70, 20)), (9,), 2),

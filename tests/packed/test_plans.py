@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import htaf
-from htaf.kernels import native
+from htaf.core.kernels import native
 from htaf.models.bireal import BiRealNet
 from htaf.models.mlp import MLP
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.wide_resnet import WideResNet
-from htaf.packed import PackedModel, pack
-from htaf.packed.planning import Planning, Segment, places
-from htaf.spiking.neurons import LIF
+from htaf.program.packed import PackedModel, pack
+from htaf.program.packed.planning import Planning, Segment, places
+from htaf.transform.spiking.neurons import LIF
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="needs the compiled extension")
 

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import htaf
-from htaf.kernels import native
+from htaf.core.kernels import native
 from htaf.models.wide_resnet import WideResNet
-from htaf.packed import PackedError, PackedModel, load, pack, save, verify
+from htaf.program.packed import PackedError, PackedModel, load, pack, save, verify
 
 compiled = pytest.mark.skipif(not native.available(), reason="needs the compiled extension")
 

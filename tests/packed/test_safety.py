@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 import htaf
-from htaf.kernels import native
-from htaf.kernels.layers import Epilogue, Geometry, row_bytes
-from htaf.packed import PackedError, PackedModel, pack
-from htaf.packed.instructions import Call, Layer, Pool, Threshold
-from htaf.packed.instructions.contract import Machine, kernels
-from htaf.packed.program import Input, Program, check
-from htaf.packed.report import Report
+from htaf.core.kernels import native
+from htaf.core.kernels.layers import Epilogue, Geometry, row_bytes
+from htaf.program.packed import PackedError, PackedModel, pack
+from htaf.program.packed.instructions import Call, Layer, Pool, Threshold
+from htaf.program.packed.instructions.contract import Machine, kernels
+from htaf.program.packed.program import Input, Program, check
+from htaf.program.packed.report import Report
 
 
 class Both(nn.Module):
@@ -122,7 +122,7 @@ def test_values_may_grow_with_the_batch(monkeypatch: pytest.MonkeyPatch) -> None
     model = pack(nn.Sequential(nn.Linear(2, 4096), htaf.Heaviside(), nn.Linear(4096, 2)), torch.randn(4, 2))
     values = check(model.program, 100_000)
     assert max(y.numel() * y.element_size() for y in values) == 100_000 * 4096 * 4
-    monkeypatch.setattr("htaf._errors._memory", lambda: 1.5e9)
+    monkeypatch.setattr("htaf._ground.errors._memory", lambda: 1.5e9)
     with pytest.raises(PackedError, match=r"a batch of 100000 needs 1.7 GB of memory, .* has 1.5 GB: give fewer rows"):
         model(torch.zeros(1, 2).expand(100_000, 2))
 
@@ -172,7 +172,7 @@ def test_the_kernels_refuse_sizes_that_wrap_around() -> None:
 
 @pytest.mark.skipif(not native.available(), reason="needs the compiled extension")
 def test_a_residual_must_lie_on_the_cpu() -> None:
-    from htaf.kernels.binary_convolution import cpu
+    from htaf.core.kernels.binary_convolution import cpu
 
     g = Geometry(64, 64)
     layer = cpu.bind(cpu.prepare(torch.zeros(64, 1, 1, 8, dtype=torch.uint8), g, bipolar=True), g, Epilogue())
@@ -186,11 +186,12 @@ def test_importing_loads_nothing_that_only_packing_needs() -> None:
 import sys, torch
 before = set(sys.modules)
 import htaf
-assert "htaf.packed" not in sys.modules
-from htaf.packed import PackedModel, load
+assert "htaf.program.packed" not in sys.modules
+from htaf.program.packed import PackedModel, load
 new = set(sys.modules) - before
-print(sorted(n for n in new if n.startswith(("torch.export", "torch._dynamo", "htaf.packed.graph", "htaf.packed.ver"))))
-import htaf.packed.verification
+unwanted = ("torch.export", "torch._dynamo", "htaf.program.packed.graph", "htaf.program.packed.ver")
+print(sorted(n for n in new if n.startswith(unwanted)))
+import htaf.program.packed.verification
 assert callable(htaf.packed.verify) and callable(htaf.pack) and htaf.PackedModel is PackedModel
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

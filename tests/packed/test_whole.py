@@ -15,19 +15,19 @@ from tests.kernels.instruction_sets import INSTRUCTION_SETS, using
 from torch import nn
 
 import htaf
-from htaf.kernels import native
-from htaf.kernels.float_layers import cpu as floats
-from htaf.kernels.float_layers import reference as float_formulas
-from htaf.kernels.float_layers.reference import Rounded as RoundedWeights
-from htaf.kernels.layers import Epilogue, Geometry
-from htaf.kernels.packed_maps import cpu as maps
-from htaf.kernels.packed_maps import reference as map_formulas
-from htaf.kernels.packed_maps.reference import LinearOfMeans
-from htaf.kernels.table_convolution import cpu as tables
-from htaf.kernels.table_convolution import reference as table_formulas
+from htaf.core.kernels import native
+from htaf.core.kernels.float_layers import cpu as floats
+from htaf.core.kernels.float_layers import reference as float_formulas
+from htaf.core.kernels.float_layers.reference import Rounded as RoundedWeights
+from htaf.core.kernels.layers import Epilogue, Geometry
+from htaf.core.kernels.packed_maps import cpu as maps
+from htaf.core.kernels.packed_maps import reference as map_formulas
+from htaf.core.kernels.packed_maps.reference import LinearOfMeans
+from htaf.core.kernels.table_convolution import cpu as tables
+from htaf.core.kernels.table_convolution import reference as table_formulas
 from htaf.models.whitened import WhitenedConvNet
-from htaf.packed import PackedError, PackedModel, load, pack, save, verify
-from htaf.packed.instructions import Call, Layer, Means, Pool, Rounded
+from htaf.program.packed import PackedError, PackedModel, load, pack, save, verify
+from htaf.program.packed.instructions import Call, Layer, Means, Pool, Rounded
 
 needs_extension = pytest.mark.skipif(not native.available(), reason="built without the extension")
 SIZE = (3, 13, 14)

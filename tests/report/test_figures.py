@@ -19,14 +19,14 @@ import htaf
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table, load, split
 from htaf.models.mlp import Thermometer
-from htaf.report import baselines as room
-from htaf.report import contents, drawing
-from htaf.report.baselines import Baseline, fit_baselines, raw_columns
-from htaf.report.measured import POINTS, Measured, class_curves, thresholds, verdict
-from htaf.rules.bits import TableBits
-from htaf.rules.inspection import network_importance as importance
-from htaf.runs.metrics import bootstrap, confusion, drawn_metrics, metrics
-from htaf.runs.predictions import predicted
+from htaf.tables.report import baselines as room
+from htaf.tables.report import contents, drawing
+from htaf.tables.report.baselines import Baseline, fit_baselines, raw_columns
+from htaf.tables.report.measured import POINTS, Measured, class_curves, thresholds, verdict
+from htaf.tables.rules.bits import TableBits
+from htaf.tables.rules.inspection import network_importance as importance
+from htaf.training.runs.metrics import bootstrap, confusion, drawn_metrics, metrics
+from htaf.training.runs.predictions import predicted
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -309,8 +309,8 @@ def test_a_planted_column_is_found(headline: str) -> None:
 
 def test_weights_on_a_grid_are_rounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not for every column and every value of one, which took longer than the sums."""
-    from htaf import grid
-    from htaf.rules.inspection import curves
+    from htaf.tables.rules.inspection import curves
+    from htaf.transform import grid
 
     frame, y = mixed(60)
     preprocessor = Preprocessor.fit(frame, y, task="regression")

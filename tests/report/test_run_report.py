@@ -14,17 +14,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from htaf import rules
-from htaf._console import visible
+from htaf._ground.console import visible
 from htaf.cli.reporting import report_once
 from htaf.data.columns import Column
 from htaf.data.tabular import Table, load, split
-from htaf.report import contents, page, writing
-from htaf.report.writing import PAGE, VALUES, kept_baselines, write_report
-from htaf.runs import Run, open_run
+from htaf.tables import rules
+from htaf.tables.report import contents, page, writing
+from htaf.tables.report.writing import PAGE, VALUES, kept_baselines, write_report
 from htaf.training.families import make_recipe
 from htaf.training.families.mlp import tabular_residual
 from htaf.training.recipe import Running
+from htaf.training.runs import Run, open_run
 from made_report import CLASSES, HOSTILE, hostile, reported, trained
 from made_runs import digits, made_run
 

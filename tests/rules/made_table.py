@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 import torch
 
-from htaf import runs
 from htaf.data import tabular
 from htaf.models.build import build
-from htaf.runs import Run
-from htaf.runs.metrics import headline
+from htaf.training import runs
 from htaf.training.problems import data_identity
+from htaf.training.runs import Run
+from htaf.training.runs.metrics import headline
 
 HTAF = {"method": "htaf", "alpha0": 2.0, "alpha1": 11.0}
 COLORS = ("blue", "green", "red", "white")

@@ -13,17 +13,17 @@ import pytest
 from sklearn.metrics import roc_auc_score
 from sklearn.tree import DecisionTreeRegressor
 
-from htaf import rules
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import load
-from htaf.report import write_report
-from htaf.rules.conditions import RawColumns
-from htaf.rules.inspection import CURVES, band
-from htaf.rules.trees import FAITHFUL, LEAVES, fit_surrogate
-from htaf.runs import open_run
+from htaf.tables import rules
+from htaf.tables.report import write_report
+from htaf.tables.rules.conditions import RawColumns
+from htaf.tables.rules.inspection import CURVES, band
+from htaf.tables.rules.trees import FAITHFUL, LEAVES, fit_surrogate
 from htaf.training.families.mlp import tabular_members
 from htaf.training.fit import fit
 from htaf.training.recipe import Running
+from htaf.training.runs import open_run
 from rules.made_table import made_run, table
 
 QUICK = tabular_members().replace(members=2, hidden=(64,), thresholds=24, epochs=8, batch_size=64, lr=0.01)
@@ -189,7 +189,7 @@ def test_effects_are_means_of_predictions(tmp_path: Path, kind: Any) -> None:
     size, color = rules.effects(run, ["size", "color"])
     assert (size.kind, color.kind) == ("number", "category")
     data: Any = run.data()
-    from htaf.runs.data import table_rows
+    from htaf.training.runs.data import table_rows
 
     rows = data.features.iloc[table_rows(run, data).test]
     assert size.rows == len(rows) <= CURVES

@@ -17,16 +17,16 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.inspection import partial_dependence, permutation_importance
 from sklearn.tree import DecisionTreeClassifier
 
-from htaf import rules
 from htaf.data import tabular
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.data.table_files import read_frame
-from htaf.rules import RulesError, trees
-from htaf.rules.conditions import RARE, Condition, RawColumn, RawColumns, Rule, joined, roundest, simplified
-from htaf.rules.explanation import OTHERS, drawn
-from htaf.rules.trees import LEAST_LEAF, fit_rule
-from htaf.runs import Run, RunError
+from htaf.tables import rules
+from htaf.tables.rules import RulesError, trees
+from htaf.tables.rules.conditions import RARE, Condition, RawColumn, RawColumns, Rule, joined, roundest, simplified
+from htaf.tables.rules.explanation import OTHERS, drawn
+from htaf.tables.rules.trees import LEAST_LEAF, fit_rule
+from htaf.training.runs import Run, RunError
 from made_runs import digits
 from made_runs import made_run as image_run
 from rules.made_table import COLORS, Kind, made_run, table

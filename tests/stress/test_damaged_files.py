@@ -42,22 +42,22 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from PIL import Image
 from world import FORK, Files, cases, command, function_of, make_world, state, warm, words_of
 
-from htaf import _files
-from htaf._errors import HtafError
+from htaf._ground import files as _files
+from htaf._ground.errors import HtafError
 from htaf.cli.verbs import known
+from htaf.concepts.explorer.build import build_page
+from htaf.concepts.explorer.folder import head_of
+from htaf.concepts.explorer.shown import Heading, Shown
 from htaf.concepts.naming.files import read_names, write_names
 from htaf.concepts.store import open_codes
 from htaf.data import attributes
 from htaf.data.image_reading import decode, look
 from htaf.data.table_files import read_frame
-from htaf.explorer.build import build_page
-from htaf.explorer.folder import head_of
-from htaf.explorer.shown import Heading, Shown
-from htaf.integer import files as integer_files
 from htaf.models.backbone_weights import load_backbone
-from htaf.runs import open_run, read_record, to_json
-from htaf.runs.packed import open_packed
+from htaf.program.integer import files as integer_files
 from htaf.training.callbacks import last_checkpoint
+from htaf.training.runs import open_run, read_record, to_json
+from htaf.training.runs.packed import open_packed
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="each case runs in a fork")
 

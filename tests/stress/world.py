@@ -24,7 +24,7 @@ from PIL import Image
 
 import htaf
 import made_runs
-from htaf import cli, packed, runs
+from htaf import cli
 from htaf.cli.verbs import known
 from htaf.concepts.codes import codes_key
 from htaf.concepts.extract import extract
@@ -35,9 +35,11 @@ from htaf.data.attributes import load as load_attributes
 from htaf.data.preprocess import Preprocessor
 from htaf.language import Data, Training, fit
 from htaf.models.build import build
-from htaf.runs.packed import run_extra
+from htaf.program import packed
+from htaf.training import runs
 from htaf.training.families import FAMILIES
 from htaf.training.problems import data_identity
+from htaf.training.runs.packed import run_extra
 from smallest import SMALLEST
 
 FORK = get_context("fork")  # of a process that has imported everything
@@ -115,8 +117,8 @@ def warm() -> None:
     import matplotlib.pyplot
 
     for name in ("lightning", "onnx", "onnxruntime", "onnxscript", "openai", "sklearn.ensemble", "pyarrow.parquet",
-                 "htaf.cli.demonstration", "htaf.concepts.naming.job", "htaf.explorer.build",
-                 "htaf.export", "htaf.runs.run", "htaf.training.fit"):  # fmt: skip
+                 "htaf.cli.demonstration", "htaf.concepts.naming.job", "htaf.concepts.explorer.build",
+                 "htaf.program.export", "htaf.training.runs.run", "htaf.training.fit"):  # fmt: skip
         pkgutil.resolve_name(name)
     for row in known().verbs.values():
         pkgutil.resolve_name(row.function)

@@ -14,17 +14,17 @@ import torch
 from PIL import Image
 from torch import nn
 
-from htaf.activations import HTAF, Heaviside
+from htaf.core.activations import HTAF, Heaviside
 from htaf.data.images import Images
 from htaf.data.images import load as load_images
 from htaf.data.tabular import Table, load
-from htaf.runs import Run, open_run
 from htaf.training.distributed import TrainingError
 from htaf.training.families import make_recipe
 from htaf.training.finish import trained_exact
 from htaf.training.fit import check, fit
 from htaf.training.module import ExactValues, Training
 from htaf.training.recipe import Recipe, Running
+from htaf.training.runs import Run, open_run
 from quick import slow_but
 
 QUICK = make_recipe(hidden=(8, 6), epochs=8, batch_size=16, lr=0.02, sharpen_fraction=0.25, patience=0, exact_from=0.5)
@@ -145,7 +145,7 @@ def test_a_last_step_that_cannot_be_taken_loses_nothing(
     def refuse(*args: Any, **options: Any) -> Any:
         raise ValueError("expected another head")
 
-    monkeypatch.setattr("htaf.hardening.refit_head", refuse)
+    monkeypatch.setattr("htaf.transform.hardening.refit_head", refuse)
     run = train(tmp_path / "run", table, QUICK.replace(recalibrate=True, refit=True))
     told = run.record["hardening"]["finish"]
     assert [step["name"] for step in told] == ["recalibrate", "refit"]

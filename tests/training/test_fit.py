@@ -22,12 +22,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from htaf import hardening
-from htaf._files import SEAL
-from htaf.activations import HTAF, Heaviside, ScaledSigmoid
+from htaf._ground.files import SEAL
+from htaf.core.activations import HTAF, Heaviside, ScaledSigmoid
 from htaf.data.notes import from_record, told
 from htaf.data.tabular import Table, load, split
-from htaf.runs import Run, RunError, open_run
 from htaf.training import problems
 from htaf.training.callbacks import _WHOLE, AtomicCheckpoint, Averaging, History, last_checkpoint
 from htaf.training.families import continuing, make_recipe
@@ -35,6 +33,8 @@ from htaf.training.finish import best_of, constant_notes, dead_notes, finished
 from htaf.training.fit import fit
 from htaf.training.module import Training, TrainingError
 from htaf.training.recipe import Recipe, Running
+from htaf.training.runs import Run, RunError, open_run
+from htaf.transform import hardening
 
 FIT = sys.modules["htaf.training.fit"]
 QUICK = make_recipe(hidden=(8,), epochs=4, batch_size=16, lr=0.02)

@@ -12,13 +12,13 @@ import torch
 
 from htaf.data import tabular
 from htaf.data.images import Images, load
-from htaf.grid import GridConv2d, WideBatchNorm2d, weight_of
 from htaf.models.mlp import MLP, Thermometer
-from htaf.runs import Run, open_packed, open_run, pack_run
 from htaf.training.families import continuing, make_recipe, ready_recipe
 from htaf.training.fit import fit
 from htaf.training.module import Training
 from htaf.training.recipe import Recipe, Running
+from htaf.training.runs import Run, open_packed, open_run, pack_run
+from htaf.transform.grid import GridConv2d, WideBatchNorm2d, weight_of
 from quick import slow_but
 
 SMALL = {"epochs": 2, "batch_size": 50, "train_images": 200, "validation_images": 100, "precision": "float32"}

@@ -14,19 +14,19 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from htaf.activations import Heaviside
+from htaf.core.activations import Heaviside
 from htaf.data.attributes import Attributes
 from htaf.data.images import Images, load
 from htaf.data.reading import DataError
 from htaf.models.build import build
 from htaf.models.icbm import ICBM
-from htaf.runs import Run, RunError, open_run
 from htaf.training.families import ready_recipe
 from htaf.training.families.icbm import FAMILY, for_backbone
 from htaf.training.fit import fit, run_identity
 from htaf.training.module import Training, TrainingError
 from htaf.training.problems import problem, supervision
 from htaf.training.recipe import Recipe
+from htaf.training.runs import Run, RunError, open_run
 from quick import slow_but
 
 

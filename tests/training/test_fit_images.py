@@ -16,19 +16,19 @@ import torch
 from PIL import Image
 from torch import nn
 
-from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
 from htaf.cli.verbs import Verb, known
+from htaf.core.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
 from htaf.data.images import FilePart, Images, MemoryPart, load
 from htaf.data.reading import DataError
 from htaf.data.tabular import load as load_table
-from htaf.runs import Run, RunError, open_run
-from htaf.spiking.neurons import IF, LIF
 from htaf.training import families
 from htaf.training.families import FAMILIES, make_recipe, ready_recipe
 from htaf.training.fit import fit
 from htaf.training.module import Training
 from htaf.training.problems import problem, resolved
 from htaf.training.recipe import ImageData, Recipe, Running
+from htaf.training.runs import Run, RunError, open_run
+from htaf.transform.spiking.neurons import IF, LIF
 from smallest import SMALLEST
 
 

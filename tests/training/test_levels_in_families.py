@@ -10,14 +10,14 @@ import pytest
 import torch
 
 import htaf
-from htaf.activations import HTAF, Heaviside, StraightThrough
+from htaf.core.activations import HTAF, Heaviside, StraightThrough
 from htaf.data.images import load
 from htaf.data.tabular import from_frame
-from htaf.rules.bits import TableBits
-from htaf.runs import Run, open_packed, open_run, pack_run
+from htaf.tables.rules.bits import TableBits
 from htaf.training.families import make_recipe, ready_recipe
 from htaf.training.fit import fit
 from htaf.training.recipe import Recipe
+from htaf.training.runs import Run, open_packed, open_run, pack_run
 
 
 def quick(family: str, **changes: object) -> Recipe:

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from sklearn.metrics import mean_absolute_error, r2_score, roc_auc_score
 from torch import nn
 
-from htaf.activations import HTAF
+from htaf.core.activations import HTAF
 from htaf.data.parts import Part, TableBatches
 from htaf.models.build import build
-from htaf.runs.metrics import headline, metrics
 from htaf.training.families import make_recipe
 from htaf.training.module import EpochBatches, Training, loaders, undecayed
+from htaf.training.runs.metrics import headline, metrics
 
 
 def batches(rows: int, size: int, seed: int = 0, epoch: int = 0) -> list[list[int]]:

@@ -10,7 +10,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from htaf.sharpening import Geometric
+from htaf.core.sharpening import Geometric
 from htaf.training.families import FAMILIES, family_of, make_recipe, ready_recipe
 from htaf.training.source import Source
 

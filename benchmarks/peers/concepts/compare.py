@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from htaf.concepts.codes import Codes
 from htaf.concepts.store import open_codes
-from htaf.runs import open_run
+from htaf.training.runs import open_run
 
 
 def pyc(model: nn.Module, codes: Codes, images: torch.Tensor) -> None:

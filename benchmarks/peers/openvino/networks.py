@@ -16,7 +16,7 @@ import torch
 from openvino import opset13 as o
 from torch import Tensor, nn
 
-from htaf.binary import binary_weight
+from htaf.core.binary import binary_weight
 from htaf.models.bireal import BiRealNet
 
 Run = Callable[[], np.ndarray]

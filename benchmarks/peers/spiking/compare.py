@@ -26,8 +26,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import htaf
-from htaf.export import to_nir
-from htaf.spiking import from_spikingjelly, to_spikingjelly
+from htaf.program.export import to_nir
+from htaf.transform.spiking import from_spikingjelly, to_spikingjelly
 
 T = 8
 

@@ -19,11 +19,11 @@ from torch import Tensor
 from htaf.data.image_folders import shuffled_by_class
 from htaf.data.image_preprocess import ImagePreprocessor
 from htaf.data.images import Images, load
-from htaf.runs import Run
-from htaf.runs.data import is_own, rows_of
 from htaf.training.families import make_recipe, ready_recipe
 from htaf.training.fit import fit
 from htaf.training.recipe import Running
+from htaf.training.runs import Run
+from htaf.training.runs.data import is_own, rows_of
 from htaf_paper import ann_to_snn_report
 from htaf_paper.ann_to_snn_measure import ComparisonError, Pair, compare
 from htaf_paper.balanced import STEPS

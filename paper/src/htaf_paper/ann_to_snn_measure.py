@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor, nn
 
-from htaf._errors import HtafError
+from htaf._ground.errors import HtafError
 from htaf_paper.balanced import STEPS, folded, to_spiking
 
 

@@ -18,9 +18,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from htaf import convert
-from htaf.convert.finding import Site
-from htaf.convert.functional_sites import duplicate
+from htaf.transform import convert
+from htaf.transform.convert.finding import Site
+from htaf.transform.convert.functional_sites import duplicate
 
 STEPS = (10, 30, 50, 100, 200)
 MOMENTUM = 0.1  # of the moving average of the thresholds

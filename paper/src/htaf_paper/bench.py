@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Float64, Int64, UInt8
 from scipy.optimize import linear_sum_assignment
 from scipy.stats import binom
 
-from htaf._console import markdown_text
+from htaf._ground.console import markdown_text
 from htaf.concepts.codes import CHUNK, Codes, ConceptError, PartName, codes_of
 from htaf.concepts.counts import class_counts, class_sizes, labelled, labelled_rows, shares, training_means
 from htaf.concepts.heads import Head, balanced_rows, measured, sparse_heads

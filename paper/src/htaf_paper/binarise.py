@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float32, Float64, Int64
 
-from htaf._console import progress as progress_of
+from htaf._ground.console import progress as progress_of
 from htaf.concepts.codes import PARTS, Codes, ConceptError
 from htaf.concepts.counts import labelled
 from htaf.concepts.heads import Head, fit_of, head_of, sparse_heads

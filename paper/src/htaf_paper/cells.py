@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 
-from htaf._errors import suggestion
-from htaf.runs import content_hash, environment
+from htaf._ground.errors import suggestion
+from htaf.training.runs import content_hash, environment
 from htaf_paper.computing import Place, Task
 from htaf_paper.items import EXPERIMENTS
 from htaf_paper.protocol import PaperError

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from rich.table import Table as TextTable
 from tyro.conf import FlagConversionOff, Positional, arg
 
-from htaf._console import FAILED, UsageError, fail, print_json, say, terminal
+from htaf._ground.console import FAILED, UsageError, fail, print_json, say, terminal
 from htaf.cli.flags import DataDir, Device, Json
 from htaf_paper.items import EXPERIMENTS, ITEMS, items
 from htaf_paper.protocol import ABOUT_SCALES, SCALES, PaperError, Scale, Study, nearest

@@ -26,10 +26,10 @@ from typing import Any
 
 import torch
 
-from htaf._console import progress as progress_of
-from htaf._console import say_notes
-from htaf._errors import HtafError
-from htaf._files import LOCK, BusyError, hold, holder, parse_json, to_json, write_atomic
+from htaf._ground.console import progress as progress_of
+from htaf._ground.console import say_notes
+from htaf._ground.errors import HtafError
+from htaf._ground.files import LOCK, BusyError, hold, holder, parse_json, to_json, write_atomic
 from htaf_paper.records import FILE, write_records
 
 RECORD = "record.json"

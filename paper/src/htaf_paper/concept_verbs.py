@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from htaf._console import UsageError, check_seed, print_json, quiet_transformers, say, say_notes, tell
-from htaf._files import LOCK, check_output_folder, check_place
+from htaf._ground.console import UsageError, check_seed, print_json, quiet_transformers, say, say_notes, tell
+from htaf._ground.files import LOCK, check_output_folder, check_place
 from htaf.cli.concepts import (
     CodesDir,
     Out,
@@ -59,7 +59,7 @@ def bench(
     check_output_folder(out, [*(folder for _, folder in named), features], own="folder of a bench")
     from htaf.concepts.store import open_codes, open_features
     from htaf.data.attributes import load
-    from htaf.runs import to_json, write_atomic
+    from htaf.training.runs import to_json, write_atomic
     from htaf_paper.bench import bench as measured
     from htaf_paper.bench import table
 
@@ -146,7 +146,7 @@ def labelfree(
     check_output_folder(out, [run, texts, clip, *([features] if features else [])], own="folder of codes")
     from htaf.concepts.extract import extract
     from htaf.concepts.store import open_features, open_folder
-    from htaf.runs import open_run
+    from htaf.training.runs import open_run
     from htaf_paper.image_text import load_image_text
     from htaf_paper.labelfree import label_free, read_texts
 

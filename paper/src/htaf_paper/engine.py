@@ -15,10 +15,10 @@ from typing import Any
 
 from filelock import FileLock
 
-from htaf._errors import HtafError
-from htaf._files import LOCK, check_place, parse_json, to_json
+from htaf._ground.errors import HtafError
+from htaf._ground.files import LOCK, check_place, parse_json, to_json
 from htaf.data.reading import DataError
-from htaf.runs import environment
+from htaf.training.runs import environment
 from htaf_paper.computing import Computing, Task, engine_of, finished, gather, read_cell
 from htaf_paper.computing import compute as compute_cells
 from htaf_paper.evidence import Evidence

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from htaf._files import to_json
+from htaf._ground.files import to_json
 from htaf.training.families import make_recipe
 from htaf.training.recipe import Recipe, TableData
 from htaf.training.source import Source

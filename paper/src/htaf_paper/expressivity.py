@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from htaf.activations import HTAF
+from htaf.core.activations import HTAF
 from htaf_paper.bounds import derivatives
 from htaf_paper.networks import (
     Shallow,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from htaf.contract import SmoothStep
+from htaf.core.contract import SmoothStep
 
 ROWS = 8192  # rows at a time
 AFFINE = (nn.Linear, nn.BatchNorm1d, nn.Dropout, nn.Flatten, nn.Identity)  # in eval mode, on matrices

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import UInt8
 from PIL import Image
 
-from htaf._files import write_atomic
+from htaf._ground.files import write_atomic
 from htaf.concepts.naming.evidence import sheet_of, tile_of
 from htaf.concepts.naming.files import VERIFIED
 from htaf.concepts.scores import BINS

@@ -12,9 +12,9 @@ from jaxtyping import Float32
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from htaf._compat import no_trace
-from htaf._errors import first_line
-from htaf._files import file_sha256
+from htaf._ground.compat import no_trace
+from htaf._ground.errors import first_line
+from htaf._ground.files import file_sha256
 from htaf.models.backbone_weights import tensors_sha256
 from htaf.models.hub import asking_hub
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from importlib import import_module
 
-from htaf._errors import suggestion
+from htaf._ground.errors import suggestion
 from htaf_paper.protocol import PaperError, Study
 
 ITEMS = {

@@ -20,8 +20,8 @@ import torch
 from jaxtyping import Float, Float32, Float64, Int64
 from torch import Tensor
 
-from htaf._console import progress as progress_of
-from htaf._errors import expect_memory, expect_seed
+from htaf._ground.console import progress as progress_of
+from htaf._ground.errors import expect_memory, expect_seed
 from htaf.concepts.codes import PARTS, Codes, ConceptError, codes_key
 from htaf.concepts.heads import sparse_heads
 from htaf.concepts.naming.files import NOT_CHECKED, read_text, write_names
@@ -29,9 +29,9 @@ from htaf.concepts.passes import Device, as_margins, choose_device
 from htaf.concepts.store import CHUNK, Features
 from htaf.concepts.writing import write_codes
 from htaf.data.images import FilePart, ImagePreprocessor, Images
-from htaf.runs import Run, content_hash
-from htaf.runs.data import is_own, rows_of
-from htaf.runs.features import FeatureKey, FeatureStore, fill
+from htaf.training.runs import Run, content_hash
+from htaf.training.runs.data import is_own, rows_of
+from htaf.training.runs.features import FeatureKey, FeatureStore, fill
 from htaf_paper.image_text import ImageText
 
 Threshold = Literal["mean", "median"]

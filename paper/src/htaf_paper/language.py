@@ -21,8 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from htaf._console import quiet_transformers
-from htaf._files import LOCK, BusyError, hold
+from htaf._ground.console import quiet_transformers
+from htaf._ground.files import LOCK, BusyError, hold
 from htaf_paper import language_report
 from htaf_paper.cells import Made
 from htaf_paper.computing import Place as CellPlace

@@ -21,7 +21,7 @@ from htaf.concepts.counts import class_counts, class_sizes, labelled
 from htaf.concepts.heads import CAP, STRENGTHS, balanced_rows, correct, fit_of, head_of
 from htaf.concepts.store import Features
 from htaf.data.attributes import Attributes
-from htaf.hardening.linear import Weights
+from htaf.transform.hardening.linear import Weights
 
 NEIGHBOURS = 3  # of the estimate for soft values, as the source has it
 MOST = 2000  # images of that estimate

@@ -32,18 +32,18 @@ import pandas as pd
 import torch
 from jaxtyping import Float64, Int32, Int64
 
-from htaf._console import plain_errors
-from htaf._console import progress as progress_of
-from htaf._files import check_output_folder, parse_json, write_atomic
+from htaf._ground.console import plain_errors
+from htaf._ground.console import progress as progress_of
+from htaf._ground.files import check_output_folder, parse_json, write_atomic
 from htaf.data import dates, tabular
 from htaf.data.reading import is_date, is_text
 from htaf.data.tabular import Split, Table
-from htaf.runs import Run, content_hash, forward
-from htaf.runs.metrics import headline
 from htaf.training.distributed import thread_count
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
 from htaf.training.recipe import Recipe, Running
+from htaf.training.runs import Run, content_hash, forward
+from htaf.training.runs.metrics import headline
 from htaf_paper import many_tables_report
 from htaf_paper.computing import Place
 from htaf_paper.experiments import Experiment

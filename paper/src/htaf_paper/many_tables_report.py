@@ -9,7 +9,7 @@ from typing import Any
 
 from scipy import stats
 
-from htaf.runs import short_commit
+from htaf.training.runs import short_commit
 from htaf_paper.protocol import Outcome, PaperError, Table
 
 Record = dict[str, Any]

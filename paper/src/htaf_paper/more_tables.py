@@ -26,7 +26,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from htaf._files import file_sha256
+from htaf._ground.files import file_sha256
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from torch import nn
 
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.store import Features
-from htaf.hardening.linear import LinearFit, Weights
 from htaf.models.concept_terms import RATE
+from htaf.transform.hardening.linear import LinearFit, Weights
 
 STRENGTHS = (1.0, 0.1, 0.01)  # of the probe's L2 penalty
 ROTATIONS = 50  # steps of ITQ, as its source has it

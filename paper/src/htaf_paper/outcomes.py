@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
-from htaf._files import to_json
+from htaf._ground.files import to_json
 from htaf_paper.items import EXPERIMENTS, ITEMS
 from htaf_paper.protocol import (
     SCALES,

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from htaf.runs.metrics import LOWER_IS_BETTER
 from htaf.training.families import make_recipe
 from htaf.training.recipe import Recipe, TableData
+from htaf.training.runs.metrics import LOWER_IS_BETTER
 from htaf.training.source import Source
 from htaf_paper.computing import Task
 from htaf_paper.protocol import Found, Place

@@ -32,7 +32,7 @@ from htaf.concepts.groups import IN_A, IN_B, Groups, groups
 from htaf.concepts.naming.by_attributes import Round, chosen, name_by_attributes, play, splits
 from htaf.data.attributes import Attributes, load
 from htaf.data.image_sets import folder_of
-from htaf.runs import content_hash
+from htaf.training.runs import content_hash
 from htaf_paper.computing import Place
 from htaf_paper.experiments import Experiment
 from htaf_paper.protocol import Drawing, Outcome, Panel, Scale, Series, Setting, Table

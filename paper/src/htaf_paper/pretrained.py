@@ -29,10 +29,10 @@ from htaf.concepts.counts import labelled
 from htaf.concepts.extract import extract
 from htaf.concepts.heads import correct, sparse_heads
 from htaf.data.images import Images, load
-from htaf.runs import Run
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
 from htaf.training.recipe import Recipe, Running
+from htaf.training.runs import Run
 from htaf_paper.binarise import binarise
 from htaf_paper.computing import Place, StudyError
 from htaf_paper.experiments import Experiment

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
 
-from htaf._errors import HtafError
+from htaf._ground.errors import HtafError
 
 if TYPE_CHECKING:
     from htaf_paper.computing import Task

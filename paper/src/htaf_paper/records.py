@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from htaf._errors import HtafError, first_line
-from htaf._files import parse_json, regular, write_atomic
+from htaf._ground.errors import HtafError, first_line
+from htaf._ground.files import parse_json, regular, write_atomic
 
 FILE = "cells.jsonl"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from htaf._files import write_atomic
+from htaf._ground.files import write_atomic
 from htaf_paper import drawing
 from htaf_paper.protocol import Outcome, Series
 from htaf_paper.summary import escaped, table_lines

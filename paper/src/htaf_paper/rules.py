@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from htaf import rules
 from htaf.data import tabular
-from htaf.rules import Explanation
-from htaf.runs import Run
+from htaf.tables import rules
+from htaf.tables.rules import Explanation
 from htaf.training.families.mlp import tabular_exact, tabular_members
 from htaf.training.fit import fit
 from htaf.training.recipe import Recipe
+from htaf.training.runs import Run
 from htaf_paper.computing import Place
 from htaf_paper.experiments import Experiment
 from htaf_paper.many_tables import NAMED, loaded

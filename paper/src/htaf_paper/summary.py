@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from htaf._console import visible
-from htaf._files import to_json
+from htaf._ground.console import visible
+from htaf._ground.files import to_json
 from htaf_paper import outcomes
 from htaf_paper.outcomes import OUTCOMES, Item, judged, sentence
 from htaf_paper.page import ABOUT_PAPER, CITED, commit, versions

@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from pydantic import BaseModel
 
+from htaf.concepts.llm.messages import Message, quoted
 from htaf.concepts.naming.by_attributes import chosen
 from htaf.data.attributes import Attributes
-from htaf.llm.messages import Message, quoted
 
 Behaviour = Literal[
     "table", "errs on 20%", "random name", "same name", "lists classes", "random sorting", "all under label 1"
@@ -42,7 +42,7 @@ class TableModel:
         self.column = {name: number for number, name in enumerate(attributes.names)}
 
     def ask(self, messages: Sequence[Message], reply: type[R], *, context: Mapping[str, Any] | None = None) -> R:
-        """As `htaf.llm.client.Client`."""
+        """As `htaf.concepts.llm.client.Client`."""
         return reply.model_validate(json.loads(self.answer(messages)), context=context)
 
     def answer(self, messages: Sequence[Message]) -> str:

@@ -24,11 +24,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from htaf.activations import HTAF
+from htaf.core.activations import HTAF
 from htaf.data import images
 from htaf.data.tabular import load, split
 from htaf.models.mlp import MLP
-from htaf.runs.metrics import headline, loss_function, metrics
+from htaf.training.runs.metrics import headline, loss_function, metrics
 from htaf_paper import bounds, networks, theory_report
 from htaf_paper.computing import Place
 from htaf_paper.experiments import Experiment, Settings

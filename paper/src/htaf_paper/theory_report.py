@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from htaf.runs.metrics import LOWER_IS_BETTER
+from htaf.training.runs.metrics import LOWER_IS_BETTER
 from htaf_paper import networks
 from htaf_paper.protocol import Claim, Drawing, Outcome, Panel, Scale, Series, Table
 from htaf_paper.verdicts import no_worse, true

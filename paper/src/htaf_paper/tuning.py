@@ -23,9 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from htaf.activations import share_binary
+from htaf.core.activations import share_binary
+from htaf.core.sharpening import Geometric
 from htaf.models.mlp import MLP
-from htaf.sharpening import Geometric
 
 STEP = 0.1  # of a layer's scale: the most that one step of an Adam-like optimiser may move its pre-activations
 SAMPLE = 16_384  # pre-activations of a layer from which its pair is chosen

@@ -2,8 +2,8 @@
 
 MLPs without batch norm on Abalone (seed 0's split, standardised target, mean squared error), Adam 1e-3, batches of 256,
 200 epochs. Per epoch and layer the mean over the batches of the L2 norm of dL/d(pre-activation) over the batch matrix,
-and of the per-sample norm (`htaf.diagnostics.LayerGradient`). A gradient vanishes when the median of the first
-layer's norm over the last 10% of the epochs is below 1e-5.
+and of the per-sample norm (`htaf.transform.diagnostics.LayerGradient`). A gradient vanishes when the median of the
+first layer's norm over the last 10% of the epochs is below 1e-5.
 
 - table and figure over seven shapes: ReLU, HTAF (3, 7.3), scaled sigmoid 22;
 - figure of every layer of 256-256-128: HTAF (2, 11), (8, 2.75), (11, 2), scaled sigmoid 22, ReLU;
@@ -24,11 +24,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from htaf.convert import harden
 from htaf.data.tabular import load, split
-from htaf.diagnostics import GradientNorms, mean_by_layer
 from htaf.models.build import activation
 from htaf.models.mlp import MLP
+from htaf.transform.convert import harden
+from htaf.transform.diagnostics import GradientNorms, mean_by_layer
 from htaf_paper import vanishing_report
 from htaf_paper.computing import Place
 from htaf_paper.experiments import Experiment, Settings

@@ -29,11 +29,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float32, Int64
 from torch import Tensor
 
-from htaf.activations import HTAF
 from htaf.concepts.regions import Box, Map, Regions
-from htaf.convert import harden
+from htaf.core.activations import HTAF
 from htaf.models.build import backbone
 from htaf.models.icbm import ICBM
+from htaf.transform.convert import harden
 from htaf_paper.computing import Place
 from htaf_paper.experiments import Experiment
 from htaf_paper.protocol import Drawing, Outcome, Panel, Scale, Series, Setting, Table

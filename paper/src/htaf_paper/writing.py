@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from htaf._files import write_atomic
+from htaf._ground.files import write_atomic
 from htaf_paper import drawing, reports
 from htaf_paper.outcomes import Item, figure_names, picture_file, read_experiments, read_items
 from htaf_paper.page import page

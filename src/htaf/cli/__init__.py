@@ -12,9 +12,9 @@ from importlib import import_module
 from typing import Any, get_type_hints
 
 from htaf import __version__
-from htaf._compat import no_trace
-from htaf._console import UsageError, ended_by_signals, plain_errors, running, say
-from htaf._errors import CALLED, INSTEAD, meant, suggestion
+from htaf._ground.compat import no_trace
+from htaf._ground.console import UsageError, ended_by_signals, plain_errors, running, say
+from htaf._ground.errors import CALLED, INSTEAD, meant, suggestion
 from htaf.cli.verbs import known
 
 ABOUT = """Networks whose activations are 0 or 1, trained by ordinary gradient descent.

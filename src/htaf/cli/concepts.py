@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from htaf._console import UsageError, print_json, say, say_notes, say_unread
-from htaf._files import LOCK, check_output_folder, check_place, to_json, write_atomic
+from htaf._ground.console import UsageError, print_json, say, say_notes, say_unread
+from htaf._ground.files import LOCK, check_output_folder, check_place, to_json, write_atomic
 from htaf.cli.flags import NONE, DataDir, Json, Place, RunDir, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.cli.tables import show
@@ -21,7 +21,7 @@ from htaf.data.notes import untold
 
 if TYPE_CHECKING:
     from htaf.concepts.store import CodesFolder
-    from htaf.runs import Run
+    from htaf.training.runs import Run
 
 SCORES = "scores.json"
 CodesDir = Annotated[
@@ -97,7 +97,7 @@ def extract(
         )
     check_place(out / LOCK)
     from htaf.concepts import extract as room
-    from htaf.runs import open_run
+    from htaf.training.runs import open_run
 
     opened = of_images(open_run(run, method=step_of_run(method)))
     images: Any = files
@@ -149,7 +149,7 @@ def score(
     from htaf.concepts.scores import score as scores_of
     from htaf.concepts.scores import shown, summary
     from htaf.concepts.store import open_folder
-    from htaf.runs import open_run
+    from htaf.training.runs import open_run
 
     if out is not None:
         check_output_folder(out, [codes], own="folder of scores")

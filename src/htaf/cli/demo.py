@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import OmitArgPrefixes, arg
 
-from htaf._console import UsageError, check_seed, direction, print_json, say, tell
-from htaf._files import LOCK, check_output_folder, hold, to_json, write_atomic
+from htaf._ground.console import UsageError, check_seed, direction, print_json, say, tell
+from htaf._ground.files import LOCK, check_output_folder, hold, to_json, write_atomic
 from htaf.cli.flags import DataDir, Folder, Json, Place
 from htaf.cli.naming import ServerFlags, model_names
 from htaf.cli.sparse_heads import show_heads
@@ -49,8 +49,8 @@ def _own(
 ) -> None:
     """The whole of it on a user's images."""
     begun = time.monotonic()
+    from htaf.concepts.discovery import discover, recipe_of
     from htaf.data.images import expect_outside
-    from htaf.discovery import discover, recipe_of
 
     for name, value, least in (
         ("concepts", flags.concepts, 1),
@@ -142,7 +142,7 @@ def demo(
             "--backbone and all other flags beside --out, --seed and --json are for your own images: give --data too"
         )
     from htaf.cli.demonstration import run_concepts, run_demo
-    from htaf.report import PAGE
+    from htaf.tables.report import PAGE
 
     if (out / "demo.json").exists():
         tell(f"already done: {out} holds this demonstration. Delete it to make it again")

@@ -10,22 +10,22 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from htaf.activations import Heaviside
 from htaf.cli.reporting import report_once
 from htaf.concepts.codes import Codes, codes_key
+from htaf.concepts.discovery import discover
+from htaf.concepts.explorer.shown import Shown
 from htaf.concepts.naming.by_attributes import name_by_attributes
 from htaf.concepts.naming.files import write_names
+from htaf.core.activations import Heaviside
 from htaf.data.attributes import load as load_attributes
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table, load, split
-from htaf.discovery import discover
-from htaf.explorer.shown import Shown
-from htaf.runs import Run, forward, to_json, write_atomic
 from htaf.training.distributed import default_threads, thread_count
 from htaf.training.families import ready_recipe
 from htaf.training.families.mlp import tabular_mlp
 from htaf.training.fit import fit
 from htaf.training.recipe import Running
+from htaf.training.runs import Run, forward, to_json, write_atomic
 
 CONCEPTS, EPOCHS = 32, 15
 EPOCHS_OF_NETWORKS = 30

@@ -8,8 +8,8 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from htaf._compat import is_mismatched
-from htaf._console import print_json, say
+from htaf._ground.compat import is_mismatched
+from htaf._ground.console import print_json, say
 from htaf.cli.flags import Json
 
 MISMATCH = (
@@ -22,7 +22,7 @@ EXTRAS = ("timm", "torchvision", "transformers", "triton")
 
 def doctor(*, json: Json = False) -> None:
     """Say what this machine can do: versions, processor, accelerator, kernels, data sets."""
-    from htaf.runs import short_commit
+    from htaf.training.runs import short_commit
 
     found = report()
     if json:
@@ -41,7 +41,7 @@ def report() -> dict[str, Any]:
     """Versions, processor, accelerator, kernels, data sets and optional packages, as plain values."""
     import torch
 
-    from htaf.runs import environment
+    from htaf.training.runs import environment
 
     env = environment()
     folder = os.environ.get("HTAF_DATA")
@@ -60,8 +60,8 @@ def report() -> dict[str, Any]:
 
 
 def _kernels() -> str:
-    from htaf.kernels import native
-    from htaf.kernels.registration import has_triton
+    from htaf.core.kernels import native
+    from htaf.core.kernels.registration import has_triton
 
     module, why_not = native.load()
     cuda = f"; CUDA: {'Triton' if has_triton() else 'reference, Triton is not installed'}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import UseAppendAction, arg
 
-from htaf._console import UsageError, print_json, say, say_notes
+from htaf._ground.console import UsageError, print_json, say, say_notes
 from htaf.cli.flags import DataDir, Folder, Json, RunDir, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.cli.tables import show
@@ -43,7 +43,7 @@ def edit(
     if not edits:
         raise UsageError("--off: expected at least one CLASS:CONCEPT, got none")
     from htaf.concepts.run_heads import edit_run
-    from htaf.runs import open_run
+    from htaf.training.runs import open_run
 
     opened = open_run(run, method=step_of_run(method))
     with needs_source("edit it in Python, with htaf.concepts.run_heads.edit_run"):

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import arg
 
-from htaf._console import UsageError, figures, print_json, say, say_notes
-from htaf._errors import counted
-from htaf._files import check_output_folder
+from htaf._ground.console import UsageError, figures, print_json, say, say_notes
+from htaf._ground.errors import counted
+from htaf._ground.files import check_output_folder
 from htaf.cli.flags import DataDir, Json, Place, RunDir, is_language_model, needs_source, refuse_flags
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.cli.tables import show
@@ -37,8 +37,8 @@ def evaluate(
         out: Classes: write confusion.csv, confusion.png and classes.csv (recall, precision, F1) of the exact network
             into this folder.
     """
-    from htaf.runs import open_run
-    from htaf.runs.metrics import LOWER_IS_BETTER
+    from htaf.training.runs import open_run
+    from htaf.training.runs.metrics import LOWER_IS_BETTER
 
     if is_language_model(run):
         from htaf.cli.language import evaluate_llm
@@ -89,8 +89,8 @@ def _write_classes(result: dict[str, Any], out: Path, title: str) -> None:
     """The figures of classes as files."""
     import numpy as np
 
-    from htaf._files import write_atomic
-    from htaf.runs import metrics as room
+    from htaf._ground.files import write_atomic
+    from htaf.training.runs import metrics as room
 
     matrix, names = np.array(result["confusion"]), [row["class"] for row in result["classes"]]
     write_atomic(out / "confusion.csv", room.matrix_csv(matrix, names))

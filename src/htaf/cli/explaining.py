@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from htaf._console import UsageError, print_json, progress, say, say_notes
+from htaf._ground.console import UsageError, print_json, progress, say, say_notes
 from htaf.cli.flags import DataDir, Json, Place, RunDir, is_language_model, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.cli.tables import show
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from htaf.data.columns import Target
     from htaf.data.preprocess import Preprocessor
     from htaf.data.tabular import Table
-    from htaf.rules import BitRule, Explanation, Importance, RowReasons, Surrogate, WhatIf
-    from htaf.runs import Run
+    from htaf.tables.rules import BitRule, Explanation, Importance, RowReasons, Surrogate, WhatIf
+    from htaf.training.runs import Run
 
 HEADERS = {"rmse": "RMSE", "auroc": "AUROC"}  # other metrics are shown by their names
 COLUMNS_SHOWN = 12
@@ -71,10 +71,10 @@ def explain(
         raise UsageError(f"expected a run of a table, {run} is a language model")
     if run.is_file():
         raise UsageError(f"expected a run folder of a table, got the file {run}: of a packed run give the run it is of")
-    from htaf.rules import TableBits, importance, surrogate, what_if
-    from htaf.rules import explain as opened_rules
-    from htaf.runs import open_run
-    from htaf.runs.data import rows_are_known
+    from htaf.tables.rules import TableBits, importance, surrogate, what_if
+    from htaf.tables.rules import explain as opened_rules
+    from htaf.training.runs import open_run
+    from htaf.training.runs.data import rows_are_known
 
     opened = open_run(run, method=step_of_run(method))
     preprocessor = TableBits.of(opened).preprocessor  # before any data are read

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tyro.conf import OmitArgPrefixes
 
-from htaf._console import UsageError, print_json, say, say_notes
+from htaf._ground.console import UsageError, print_json, say, say_notes
 from htaf.cli.concepts import of_images, offering_parts
 from htaf.cli.flags import CodesOf, DataDir, File, Folder, Json, RunDir, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
+from htaf.concepts.explorer.shown import Shown
 from htaf.data.notes import untold
-from htaf.explorer.shown import Shown
 
 
 def explore(
@@ -32,8 +32,8 @@ def explore(
     """
     if shown.images < 1 or shown.detailed < 0:
         raise UsageError(f"expected --images >= 1 and --detailed >= 0, got {shown.images} and {shown.detailed}")
-    from htaf.explorer.run_page import CodesNeededError, build_run_page
-    from htaf.runs import open_run
+    from htaf.concepts.explorer.run_page import CodesNeededError, build_run_page
+    from htaf.training.runs import open_run
 
     opened = of_images(open_run(run, method=step_of_run(method)))
     try:

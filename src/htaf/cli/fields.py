@@ -10,8 +10,8 @@ from typing import Annotated, Any, get_type_hints
 
 from tyro.conf import Suppress
 
-from htaf._console import UsageError
-from htaf._files import regular
+from htaf._ground.console import UsageError
+from htaf._ground.files import regular
 
 SHOWN = {
     "backbone", "concepts", "depth", "epochs", "exclude", "hidden", "id", "method", "pretrained", "size", "target",

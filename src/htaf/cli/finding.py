@@ -7,8 +7,8 @@ from typing import Annotated
 
 from tyro.conf import arg
 
-from htaf._console import UsageError, print_json, say, say_notes, say_unread
-from htaf._files import check_output_folder
+from htaf._ground.console import UsageError, print_json, say, say_notes, say_unread
+from htaf._ground.files import check_output_folder
 from htaf.cli.concepts import of_images
 from htaf.cli.flags import Device, Json, RunDir
 from htaf.cli.methods import MethodOfRun, step_of_run
@@ -43,7 +43,7 @@ def find(
             for place in given:
                 expect_outside(out, str(place.absolute()), flag)  # a folder may have the name of a set
     from htaf.concepts.finding_report import RECORD, find_in_run, read_sides
-    from htaf.runs import open_run
+    from htaf.training.runs import open_run
 
     opened = of_images(open_run(run, method=step_of_run(method)))
     sides = read_sides(opened, with_, without)

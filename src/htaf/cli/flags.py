@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args
 from tyro.conf import FlagConversionOff, Positional, arg
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from htaf._console import UsageError
+from htaf._ground.console import UsageError
 
 LANGUAGE_RECORD = "htaf_record.json"  # of htaf.language.run, which needs torch
 
@@ -60,7 +60,7 @@ Concepts = Annotated[tuple[int, ...], arg(metavar="C ...", help_behavior_hint=NO
 @contextlib.contextmanager
 def needs_source(instead: str) -> Iterator[None]:
     """Where a run does not say where its data came from, the command was used wrongly: say what to do instead."""
-    from htaf.runs import UnknownSourceError
+    from htaf.training.runs import UnknownSourceError
 
     try:
         yield

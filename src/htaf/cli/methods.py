@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from tyro.conf import arg
 
-from htaf._console import UsageError
-from htaf._errors import first_line
+from htaf._ground.console import UsageError
+from htaf._ground.errors import first_line
 
 if TYPE_CHECKING:
-    from htaf.contract import StepFactory
+    from htaf.core.contract import StepFactory
 
 MethodOfRun = Annotated[
     str | None,
@@ -45,7 +45,7 @@ def outside_step(method: str | None) -> StepFactory | None:
     """
     if method is None:
         return None
-    from htaf.names import is_outside
+    from htaf._ground.names import is_outside
 
     if not is_outside(method):
         return None

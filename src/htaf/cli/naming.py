@@ -13,18 +13,18 @@ from urllib.parse import urlsplit
 
 from tyro.conf import OmitArgPrefixes, arg
 
-from htaf._console import UsageError, check_seed, print_json, progress, say, say_notes, tell
-from htaf._files import check_output, hold, lock_beside
+from htaf._ground.console import UsageError, check_seed, print_json, progress, say, say_notes, tell
+from htaf._ground.files import check_output, hold, lock_beside
 from htaf.cli.concepts import CodesDir, of_images, own_images
 from htaf.cli.flags import Concepts, DataDir, File, Json
 from htaf.cli.tables import show
 
 if TYPE_CHECKING:
     from htaf.concepts.codes import Codes
+    from htaf.concepts.llm.client import ServerClient
     from htaf.concepts.naming.files import NameEntry
     from htaf.concepts.naming.job import NamingJob
     from htaf.data.attributes import Attributes
-    from htaf.llm.client import ServerClient
 
 COLUMNS = ("concept", "verified", "held out", "p", "A", "B", "name (why not)")
 
@@ -154,7 +154,7 @@ def model_names(codes: Codes, model: str, server: ServerFlags, out: Path) -> lis
 def _pixels(codes: Codes, run: Path, data_dir: str | None) -> Callable[[Any], Any]:
     """What gives the images of rows of codes: those of a run's own data, or the files that they were made of."""
     from htaf.concepts.pixels import Pictures
-    from htaf.runs import open_run
+    from htaf.training.runs import open_run
 
     opened = of_images(open_run(run))
     if codes.info.get("settings", {}).get("data") == "files":
@@ -193,7 +193,7 @@ def _run(job: NamingJob, client: ServerClient, *, send: bool = False) -> list[Na
 @contextlib.contextmanager
 def _client(model: str, server: ServerFlags) -> Iterator[ServerClient]:
     """Who answers."""
-    from htaf.llm.client import ServerClient, default_cache
+    from htaf.concepts.llm.client import ServerClient, default_cache
 
     with ServerClient(model, base_url=server.base_url, cache=default_cache(), calls=server.max_calls) as asked:
         if asked.unencrypted:

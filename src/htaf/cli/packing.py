@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import FlagConversionOff, Positional, arg
 
-from htaf._console import FAILED, UsageError, fail, print_json, say
+from htaf._ground.console import FAILED, UsageError, fail, print_json, say
 from htaf.cli.flags import DataDir, Json, RunDir, Source, is_language_model, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
 
 if TYPE_CHECKING:
-    from htaf.runs import PackedRun, Run
-    from htaf.runs.packing import WrittenFile
-    from htaf.runs.predictions import Agreement
-    from htaf.runs.verify import Checked
+    from htaf.training.runs import PackedRun, Run
+    from htaf.training.runs.packing import WrittenFile
+    from htaf.training.runs.predictions import Agreement
+    from htaf.training.runs.verify import Checked
 
 OutFile = Annotated[Path, arg(help="File to write. Nothing is written if a check fails.", metavar="FILE")]
 Part = Annotated[
@@ -44,8 +44,8 @@ def pack(
     if is_language_model(run):
         raise UsageError(f"expected a run of bits, {run} is a language model: htaf generate reads it as it is")
     _check_differing(differing)
-    from htaf.runs import open_run, pack_run
-    from htaf.runs.packing import known_part
+    from htaf.training.runs import open_run, pack_run
+    from htaf.training.runs.packing import known_part
 
     opened = open_run(run, method=step_of_run(method))
     with needs_source("give --data"):
@@ -93,8 +93,8 @@ def export(
     if to not in ("onnx", "nir"):
         given = {"no-raw": not raw, "differing": differing is not None}
         _refuse(given | {"name": name != "network" and to not in ("c", "verilog")}, to)
-        from htaf.runs import open_run
-        from htaf.runs.verify import export_program
+        from htaf.training.runs import open_run
+        from htaf.training.runs.verify import export_program
 
         with needs_source("give --data"):
             integers = export_program(
@@ -114,8 +114,8 @@ def export(
         say(f"{integers.network.rows:,} {part} rows: {_differ(integers.network)} from the network in PyTorch")
         return say(f"{integers.path}: program {integers.digest[:12]}; htaf verify {integers.path} {run} checks it")
     _refuse({"name": name != "network", "differing": differing is not None and to == "nir"}, to)
-    from htaf.runs import export_run, open_run
-    from htaf.runs.packing import known_part
+    from htaf.training.runs import export_run, open_run
+    from htaf.training.runs.packing import known_part
 
     opened = open_run(run, method=step_of_run(method))
     with needs_source("give --data"):
@@ -161,8 +161,8 @@ def verify(
     """
     if rows < 1:
         raise UsageError(f"--rows must be > 0, got {rows}")
-    from htaf.runs import open_run
-    from htaf.runs.verify import Checked, verify_export
+    from htaf.training.runs import open_run
+    from htaf.training.runs.verify import Checked, verify_export
 
     with needs_source("give --data"):
         opened = open_run(run, method=step_of_run(method))
@@ -203,12 +203,12 @@ def _refuse(given: dict[str, bool], to: str) -> None:
 def opened(path: Path, *, exact: bool, method: str | None) -> Run | PackedRun:
     """A run folder, or a packed file, which is read without what training needs."""
     if path.is_file():
-        from htaf.runs.packed import open_packed
+        from htaf.training.runs.packed import open_packed
 
         if not exact:
             raise UsageError(f"--smooth is for a run: {path} holds the exact network alone")
         return open_packed(path)
-    from htaf.runs import open_run
+    from htaf.training.runs import open_run
 
     return open_run(path, method=step_of_run(method))
 
@@ -229,7 +229,7 @@ def _agreement(found: Agreement, part: str) -> str:
 
 
 def _sizes(made: WrittenFile) -> str:
-    from htaf.packed.report import compared
+    from htaf.program.packed.report import compared
 
     said = compared(made.size, made.run_size, "the run's weights in float32")
     return f"{made.path}: {made.size:,} bytes, {said}"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from tyro.conf import Positional, arg
 
-from htaf._console import UsageError, print_csv, print_json, say, say_notes, say_unread
-from htaf._errors import counted, listed
-from htaf._files import check_output, frame_csv, write_atomic
+from htaf._ground.console import UsageError, print_csv, print_json, say, say_notes, say_unread
+from htaf._ground.errors import counted, listed
+from htaf._ground.files import check_output, frame_csv, write_atomic
 from htaf.cli.flags import AT_HUB, Columns, File, Json
 from htaf.cli.methods import MethodOfRun, step_of_run
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from htaf.concepts.known import Known
-    from htaf.runs import PackedRun, Run
+    from htaf.training.runs import PackedRun, Run
 
 NAMED = 8  # names that a note lists
 LEVEL = 1e-4  # of a margin: below it is the rounding of a sum
@@ -215,7 +215,7 @@ def _predict_images(
     if bits or explain:
         from htaf.concepts.naming.files import read_names
         from htaf.concepts.reasons import predict_with_bits
-        from htaf.runs import open_run
+        from htaf.training.runs import open_run
 
         known_run = open_run(run, method=step_of_run(method))
         count, key = _concepts_of(known_run)
@@ -243,7 +243,7 @@ def _predict_images(
         predict: Any = network.predict_images
         frame = predict(files, strict=strict, **({} if run.is_file() else {"exact": exact})).reset_index()
     else:
-        from htaf.runs.predictions import of_images
+        from htaf.training.runs.predictions import of_images
 
         net, preprocessor = cast(Any, network).model(exact=exact), cast(Any, network).preprocessor()
         with watching(net):

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from htaf._console import UsageError, print_csv, print_json, progress, say, say_notes
-from htaf._files import frame_csv, written_whole
+from htaf._ground.console import UsageError, print_csv, print_json, progress, say, say_notes
+from htaf._ground.files import frame_csv, written_whole
 from htaf.data.notes import Note, told
 from htaf.data.reading import DataError, TableError, listed
 from htaf.data.table_files import PIECE, read_pieces
-from htaf.runs.packed import PackedRun
-from htaf.runs.predictions import RowPredictions
+from htaf.training.runs.packed import PackedRun
+from htaf.training.runs.predictions import RowPredictions
 
 if TYPE_CHECKING:
-    from htaf.runs import Run
+    from htaf.training.runs import Run
 
 STDIN = "the standard input"
 

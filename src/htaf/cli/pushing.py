@@ -7,7 +7,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from htaf._console import print_json, say
+from htaf._ground.console import print_json, say
 from htaf.cli.flags import Json
 from htaf.cli.methods import MethodOfRun, step_of_run
 
@@ -33,8 +33,8 @@ def push(
         revision: Branch; none: main.
         license: Licence that the card gives, such as apache-2.0; none: the card gives none.
     """
-    from htaf.runs import open_run
     from htaf.sharing import push_to_hub
+    from htaf.training.runs import open_run
 
     what = run if method is None else open_run(run, method=step_of_run(method))
     commit = push_to_hub(what, name, private=private, revision=revision, license=license)

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from htaf._console import UsageError, direction, print_json, progress, say, say_notes
-from htaf._errors import first_line
+from htaf._ground.console import UsageError, direction, print_json, progress, say, say_notes
+from htaf._ground.errors import first_line
 from htaf.cli.flags import Baselines, DataDir, Json, Source, is_language_model, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.cli.tables import show
 
 if TYPE_CHECKING:
     from htaf.data.tabular import Table
-    from htaf.report.baselines import Baseline
-    from htaf.runs import Run
+    from htaf.tables.report.baselines import Baseline
+    from htaf.training.runs import Run
 
 
 def report(
@@ -33,9 +33,9 @@ def report(
 
     `htaf train` writes it when it ends; this writes it anew. Baselines that stand in report.json are kept."""
     from htaf.data.tabular import Table
-    from htaf.report.writing import PAGE, kept_baselines, write_report
-    from htaf.runs import open_run
-    from htaf.runs.data import rows_are_known
+    from htaf.tables.report.writing import PAGE, kept_baselines, write_report
+    from htaf.training.runs import open_run
+    from htaf.training.runs.data import rows_are_known
 
     if is_language_model(run):
         raise UsageError(f"{run} is a language model: expected a run of a table")
@@ -63,7 +63,7 @@ def report(
 
 def report_once(run: Run, table: Table, *, baselines: bool = True, shown: bool = True) -> None:
     """The report of a training that has just ended, where it has none; a failure is a note, and costs nothing."""
-    from htaf.report.writing import PAGE, has_report, write_report
+    from htaf.tables.report.writing import PAGE, has_report, write_report
 
     if has_report(run):
         return
@@ -76,7 +76,7 @@ def report_once(run: Run, table: Table, *, baselines: bool = True, shown: bool =
 
 def say_baselines(found: Sequence[Baseline], record: Mapping[str, Any]) -> None:
     """A table of baselines on the part that was measured last, and how the exact network stands to each."""
-    from htaf.runs.metrics import LOWER_IS_BETTER
+    from htaf.training.runs.metrics import LOWER_IS_BETTER
 
     metrics, name = record["metrics"], record["headline"]
     part, own = _reported(record)
@@ -101,8 +101,8 @@ def say_baselines(found: Sequence[Baseline], record: Mapping[str, Any]) -> None:
 
 
 def beside_the_best(found: Sequence[Baseline], record: Mapping[str, Any]) -> dict[str, Any] | None:
-    """How the network of a run stands to the best baseline, see `htaf.report.measured.verdict`."""
-    from htaf.report.measured import verdict
+    """How the network of a run stands to the best baseline, see `htaf.tables.report.measured.verdict`."""
+    from htaf.tables.report.measured import verdict
 
     part, own = _reported(record)
     return verdict(own, part, record["headline"], found)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import arg
 
-from htaf._console import UsageError, check_seed, print_json, say, say_notes, tell
-from htaf._files import check_output_folder
+from htaf._ground.console import UsageError, check_seed, print_json, say, say_notes, tell
+from htaf._ground.files import check_output_folder
 from htaf.cli.concepts import ScoredPart, of_images, own_images
 from htaf.cli.flags import CodesOf, DataDir, Folder, Json, RunDir
 from htaf.cli.methods import MethodOfRun, step_of_run
@@ -18,7 +18,7 @@ from htaf.cli.tables import Rows, show
 if TYPE_CHECKING:
     from htaf.concepts.codes import Codes
     from htaf.concepts.heads import SparseHead
-    from htaf.runs import Run
+    from htaf.training.runs import Run
 
 RESULT, CODES = "sparse.json", "codes"
 DEFAULT = (5, 10)
@@ -53,9 +53,9 @@ def sparse(
     check_output_folder(out, [run, *([codes] if codes else [])], own="folder of sparse heads")
     if save_run is not None:
         check_output_folder(save_run, [run, out], own="run", flag="--save-run")
-    from htaf._files import to_json, write_atomic
+    from htaf._ground.files import to_json, write_atomic
     from htaf.concepts.heads import scored_heads
-    from htaf.runs import open_run
+    from htaf.training.runs import open_run
 
     opened = of_images(open_run(run, method=step_of_run(method)))
     limits = limits_of(opened, nec)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from htaf._console import say, terminal
+from htaf._ground.console import say, terminal
 
 Rows = Iterable[Sequence[object]]
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hi
 
 from tyro.conf import OmitArgPrefixes, arg
 
-from htaf._console import UsageError, check_seed, figures, print_json, say, say_notes, tell
-from htaf._errors import CALLED, INSTEAD, HtafError
-from htaf._files import LOCK, check_output_folder, check_place
+from htaf._ground.console import UsageError, check_seed, figures, print_json, say, say_notes, tell
+from htaf._ground.errors import CALLED, INSTEAD, HtafError
+from htaf._ground.files import LOCK, check_output_folder, check_place
+from htaf._ground.names import Method, is_outside
 from htaf.cli.fields import ALL, SHOWN, expanded, of_flags, with_flags
 from htaf.cli.flags import (
     Baselines,
@@ -25,9 +26,8 @@ from htaf.cli.flags import (
 )
 from htaf.cli.methods import outside_step
 from htaf.cli.tables import show
-from htaf.contract import StepFactory
+from htaf.core.contract import StepFactory
 from htaf.data.notes import from_record, told
-from htaf.names import Method, is_outside
 from htaf.training.families import FAMILIES, continuing
 from htaf.training.recipe import Family, ImageData, Recipe, RecipePart, Running, TableData, kinds
 
@@ -161,7 +161,7 @@ class RunFlags:
         """The run to continue, if any."""
         if self.continue_from is None:
             return None
-        from htaf.runs import open_run
+        from htaf.training.runs import open_run
 
         found = open_run(self.continue_from, method=step)
         if (there := found.record["recipe"].get("family", "mlp")) != family:
@@ -300,7 +300,7 @@ class ConceptFlags(ImageFlags):
             return per_class
         if per_class != "auto" and per_class < 0:
             raise UsageError(f"--concepts-per-class must be auto or >= 0, got {per_class}")
-        from htaf.discovery import no_heads
+        from htaf.concepts.discovery import no_heads
 
         if (why := no_heads(recipe)) is not None:
             raise UsageError(f"--concepts-per-class does not go with {why}")
@@ -466,13 +466,13 @@ def _train(
         raise HtafError(str(error)) from None
     from htaf.cli.reporting import beside_the_best, report_once, say_baselines
     from htaf.data.tabular import Table
-    from htaf.report.writing import PAGE, kept_baselines
-    from htaf.runs import check_folder, short_commit
-    from htaf.runs.metrics import LOWER_IS_BETTER
+    from htaf.tables.report.writing import PAGE, kept_baselines
     from htaf.training.distributed import PeerError, default_threads, first_process, thread_count
     from htaf.training.finish import best_of
     from htaf.training.fit import check, fit
     from htaf.training.problems import divided_notes, resolved
+    from htaf.training.runs import check_folder, short_commit
+    from htaf.training.runs.metrics import LOWER_IS_BETTER
 
     flags.check()
     recipe = chosen.recipe
@@ -498,7 +498,7 @@ def _train(
     if not several or first_process():
         about = about_own(recipe, given.source["name"])
         if isinstance(of_data, ConceptFlags):
-            from htaf.discovery import about_names
+            from htaf.concepts.discovery import about_names
 
             about = [*about_names(recipe, data), *about]
         say_notes(told([*said[len(chosen.notes) :], *about]))
@@ -523,9 +523,9 @@ def _train(
     if isinstance(data, Table):
         report_once(run, data, baselines=baselines)
     elif isinstance(of_data, ConceptFlags):
+        from htaf.concepts.discovery import kept_per_class
         from htaf.concepts.known import keep_known
         from htaf.concepts.run_heads import keep_readable, keep_trained
-        from htaf.discovery import kept_per_class
 
         per_class = kept_per_class(run, of_data.asked(recipe), recipe)
         run = keep_readable(run, data, per_class)

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from tyro.conf import arg
 
-from htaf._console import UsageError, print_json, say
-from htaf._files import check_output_folder
+from htaf._ground.console import UsageError, print_json, say
+from htaf._ground.files import check_output_folder
 from htaf.cli.concepts import Out, ScoredPart, of_images, own_images
 from htaf.cli.flags import Concepts, DataDir, Device, Json, Place, RunDir
 from htaf.cli.methods import MethodOfRun, step_of_run
@@ -45,7 +45,7 @@ def where(
     from htaf.concepts.sparsity import most_important
     from htaf.concepts.store import open_codes
     from htaf.concepts.where import INDEX, write_where
-    from htaf.runs import open_run
+    from htaf.training.runs import open_run
 
     check_output_folder(out, [codes, run], own="folder of maps")
     known = open_codes(codes)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 from jaxtyping import Bool, Float32, Int32, Int64, UInt8
 
-from htaf._errors import HtafError, suggestion
+from htaf._ground.errors import HtafError, suggestion
 
 PartName = Literal["train", "validation", "test", "other"]
 PARTS: tuple[PartName, ...] = get_args(PartName)

@@ -16,7 +16,7 @@ from jaxtyping import Float64, Int32, Int64, UInt8
 
 from htaf.concepts.codes import PARTS, Codes, ConceptError, MissingPartError, PartName
 from htaf.concepts.store import Features
-from htaf.functional import count_common_bits, transpose_bits
+from htaf.core.functional import count_common_bits, transpose_bits
 
 OfImages = TypeVar("OfImages", bound=Codes | Features)
 CHUNK = 65_536  # images at once, a multiple of 8: 4 MiB of 512 concepts

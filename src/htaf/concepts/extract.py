@@ -19,8 +19,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from htaf._console import progress as progress_of
-from htaf._errors import HtafError, expect_memory
+from htaf._ground.console import progress as progress_of
+from htaf._ground.errors import HtafError, expect_memory
 from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
 from htaf.concepts.passes import ConceptNetwork, Device, Layer
 from htaf.concepts.store import CHUNK, PART_IMAGES, CodesFolder, open_folder, read_record
@@ -29,8 +29,8 @@ from htaf.data.image_reading import threads as cores
 from htaf.data.image_sources import Decoded, Files, Image, Rows, Stretch, blocks, read_block, source
 from htaf.data.images import FilePart, ImagePreprocessor, Images, Part
 from htaf.data.reading import DataError
-from htaf.runs import Run
-from htaf.runs.data import is_own, rows_of
+from htaf.training.runs import Run
+from htaf.training.runs.data import is_own, rows_of
 
 Keep = Literal["bits", "margins", "features", "backbone"]
 OWN: tuple[PartName, ...] = ("train", "validation", "test")

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float32, UInt8
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from htaf._errors import listed
+from htaf._ground.errors import listed
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.finding import FEWEST, FEWEST_PAIRS, LEVEL, Bit, Found, evenly, find_concept
 from htaf.concepts.heads import Head
@@ -23,7 +23,7 @@ from htaf.concepts.passes import ConceptNetwork, Device
 from htaf.concepts.where import rgb, spaced
 from htaf.data.image_reading import image_files
 from htaf.data.reading import DataError
-from htaf.runs import Run, to_json, write_atomic
+from htaf.training.runs import Run, to_json, write_atomic
 
 RECORD, IMAGES = "found.json", "images.png"
 BATCH = 16  # images in one pass

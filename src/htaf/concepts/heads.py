@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float64, Int32, Int64
 
-from htaf._errors import expect_seed
+from htaf._ground.errors import expect_seed
 from htaf.concepts.codes import CHUNK, Codes, ConceptError, PartName, class_number
 from htaf.concepts.counts import in_turn, labelled, training_means
 from htaf.concepts.redundancy import same_bits
 from htaf.concepts.sparsity import COVERAGE, effective, sparsity
 from htaf.concepts.store import Features
-from htaf.hardening.linear import LinearFit, Weights, largest_of_each
+from htaf.transform.hardening.linear import LinearFit, Weights, largest_of_each
 
 CAP = 20_000  # images that a head is fitted to
 CANDIDATES = 4  # points of the path whose largest weights are tried at a target

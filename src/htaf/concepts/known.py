@@ -19,14 +19,14 @@ from jaxtyping import Float32, Float64, Int64
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from htaf._console import progress as progress_of
-from htaf._files import regular, write_atomic
+from htaf._ground.console import progress as progress_of
+from htaf._ground.files import regular, write_atomic
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.passes import Device, choose_device
 from htaf.data.images import ImagePreprocessor, Images, Part
-from htaf.runs import Run
-from htaf.runs.data import rows_of
-from htaf.runs.features import BATCH, FeatureStore, key_of
+from htaf.training.runs import Run
+from htaf.training.runs.data import rows_of
+from htaf.training.runs.features import BATCH, FeatureStore, key_of
 
 FILE = "known.safetensors"
 KEPT, CALIBRATING = 10_000, 1_000  # training and validation images, of more some evenly spread

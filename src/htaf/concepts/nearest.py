@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import Int32, Int64, UInt8
 
 from htaf.concepts.codes import Codes, ConceptError, expect_bits
-from htaf.kernels import native
-from htaf.kernels.registration import implementation
+from htaf.core.kernels import native
+from htaf.core.kernels.registration import implementation
 
 ROWS = 2**18  # rows between two looks at Ctrl-C
 QUERIES = 1024  # that go over the codes together; more go over them again

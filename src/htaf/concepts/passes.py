@@ -10,14 +10,14 @@ import torch
 from jaxtyping import Float16, Float32, UInt8
 from torch import Tensor, nn
 
-from htaf import convert
-from htaf.activations import BINARY_ABOVE, BINARY_BELOW
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.store import CHUNK
+from htaf.core.activations import BINARY_ABOVE, BINARY_BELOW
+from htaf.core.functional import pack_bits
 from htaf.data.images import ImagePreprocessor, Part
-from htaf.functional import pack_bits
-from htaf.runs import Run
-from htaf.runs.features import FeatureStore, key_of
+from htaf.training.runs import Run
+from htaf.training.runs.features import FeatureStore, key_of
+from htaf.transform import convert
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Layer = Literal["concepts", "backbone"]

@@ -19,8 +19,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from htaf._console import tell
-from htaf._errors import counted, first_line
+from htaf._ground.console import tell
+from htaf._ground.errors import counted, first_line
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.extract import Block, Engine, Job, Outcome, machine, read, write
 from htaf.concepts.passes import ConceptNetwork

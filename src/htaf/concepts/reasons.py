@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from htaf.concepts.codes import ConceptError
 from htaf.data.images import ImagePreprocessor
-from htaf.runs import Run
-from htaf.runs.predictions import of_images
+from htaf.training.runs import Run
+from htaf.training.runs.predictions import of_images
 
 SHOWN = 5  # reasons of an image
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
-from htaf._errors import counted
+from htaf._ground.errors import counted
 
 AGREEMENT, CORRELATION = 0.99, 0.9
 FEW = 8  # distinct bits: fewer are divisions of the classes

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from htaf._files import sealed, write_atomic
+from htaf._ground.files import sealed, write_atomic
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.counts import labelled, pair_counts
 from htaf.concepts.extract import extract
@@ -22,10 +22,10 @@ from htaf.concepts.redundancy import same_bits
 from htaf.data.images import ImagePreprocessor, Images
 from htaf.data.parts import Data, Part
 from htaf.models.icbm import ICBM
-from htaf.runs import HASHED, RECORD, Run, RunError, claim, finish_run, finished_run
-from htaf.runs.data import rows_of
-from htaf.runs.features import FeatureBatches, FeatureStore, key_of
-from htaf.runs.predictions import measure
+from htaf.training.runs import HASHED, RECORD, Run, RunError, claim, finish_run, finished_run
+from htaf.training.runs.data import rows_of
+from htaf.training.runs.features import FeatureBatches, FeatureStore, key_of
+from htaf.training.runs.predictions import measure
 
 GIVEN = ("attributes", "pretrained_sha256", "backbone_sha256")  # of the identity of a training, where they are
 

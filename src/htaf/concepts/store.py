@@ -37,7 +37,7 @@ import pyarrow.parquet as pq
 import safetensors.numpy
 from jaxtyping import Float16, Float32, Int32, Int64, UInt8
 
-from htaf import _files
+from htaf._ground import files as _files
 from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName, rows_of_part
 
 FORMAT = 3

@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Float, Int64, UInt8
 from PIL import Image
 
-from htaf import _files
-from htaf._console import progress as progress_of
+from htaf._ground import files as _files
+from htaf._ground.console import progress as progress_of
 from htaf.concepts.codes import Codes, ConceptError, PartName
 from htaf.concepts.passes import ConceptNetwork, Device
 from htaf.concepts.pixels import Pictures
@@ -21,7 +21,7 @@ from htaf.concepts.regions import Box, Map, Regions
 from htaf.concepts.store import open_folder
 from htaf.data.image_reading import decode, look
 from htaf.data.images import Images
-from htaf.runs import Run, locked, write_atomic
+from htaf.training.runs import Run, locked, write_atomic
 
 INDEX = "index.jsonl"
 BATCH = 16  # images in one pass

@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 import safetensors.numpy
 from jaxtyping import Float16, Float32
 
-from htaf._files import expect_folder, parse_json, regular, sealed, written_whole
+from htaf._ground.files import expect_folder, parse_json, regular, sealed, written_whole
 from htaf.concepts import store
 from htaf.concepts.codes import PARTS, Codes, ConceptError
 from htaf.concepts.store import DTYPES, FOLDER, FORMAT, HEAD, RECORD, CodesFolder, Features, read_record, schema_of
-from htaf.runs import LOCK, content_hash, environment, locked, shown, to_json, write_atomic
+from htaf.training.runs import LOCK, content_hash, environment, locked, shown, to_json, write_atomic
 
 METADATA = b"htaf"  # in the metadata of a part: key and number, and what else is to be said of it
 

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float32, Float64
 
-from htaf._errors import first_line, suggestion
+from htaf._ground.errors import first_line, suggestion
 from htaf.data.image_sets import folder_of, lines
 from htaf.data.notes import told
 from htaf.data.reading import DataError, listed, to_number, to_text

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int64, UInt8
 from torch import Generator, Tensor
 from torch.nn.functional import pad
 
-from htaf.names import Augment
+from htaf._ground.names import Augment
 
 PAD_SHARE = 8  # "crop-flip" pads by size // 8: 4 pixels at 32
 SHIFT_SHARE = 16  # "shift-flip" moves by size // 16: 2 pixels at 32, 1 below

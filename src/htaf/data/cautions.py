@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float64, Int64
 
-from htaf._compat import free_start_method
+from htaf._ground.compat import free_start_method
 from htaf.data.dates import native
 from htaf.data.notes import Note
 from htaf.data.order import random_order

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64, Int64, Shaped
 
-from htaf._errors import listed, option
+from htaf._ground.errors import listed, option
 from htaf.data import stored
 from htaf.data.dates import ORDERS, PARTS, YEAR_FIRST, has_zone, native, numbers, zone_name
 from htaf.data.notes import Note

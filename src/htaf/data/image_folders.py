@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from htaf._errors import counted
+from htaf._ground.errors import counted
 from htaf.data.image_parts import FilePart, Images, Part, as_images
 from htaf.data.image_reading import SUFFIXES, advice, in_folder, look_all
 from htaf.data.order import random_order

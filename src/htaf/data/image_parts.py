@@ -12,7 +12,7 @@ from pathlib import Path
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
-from htaf._files import file_sha256
+from htaf._ground.files import file_sha256
 from htaf.data.image_reading import read_files, threads
 from htaf.data.reading import listed
 

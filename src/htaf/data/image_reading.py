@@ -21,9 +21,9 @@ from jaxtyping import UInt8
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
-from htaf._console import progress
-from htaf._errors import DataError, expect_memory, first_line, installed
-from htaf._files import regular
+from htaf._ground.console import progress
+from htaf._ground.errors import DataError, expect_memory, first_line, installed
+from htaf._ground.files import regular
 
 if TYPE_CHECKING:
     from PIL import Image, ImageOps, UnidentifiedImageError

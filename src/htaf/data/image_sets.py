@@ -12,7 +12,7 @@ import numpy as np
 import sklearn.datasets
 import torch
 
-from htaf._errors import installed
+from htaf._ground.errors import installed
 from htaf.data.image_folders import Listing, held_out, images_from_files
 from htaf.data.image_parts import Images, MemoryPart, as_images
 from htaf.data.reading import DataError, data_folders, listed

@@ -25,8 +25,8 @@ import torch
 from jaxtyping import Float32, Int32, Int64, UInt8
 from torch import Tensor
 
-from htaf._errors import first_line
-from htaf._files import regular
+from htaf._ground.errors import first_line
+from htaf._ground.files import regular
 from htaf.data.image_parts import MemoryPart
 from htaf.data.image_reading import SUFFIXES, Content, image_files, read_each
 from htaf.data.reading import DataError, listed

@@ -11,8 +11,9 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from htaf._errors import expect_seed, option, suggestion
-from htaf._files import OutputError
+from htaf._ground.errors import expect_seed, option, suggestion
+from htaf._ground.files import OutputError
+from htaf._ground.names import Augment
 from htaf.data.augment import augment, check_preset
 from htaf.data.image_folders import read_folder, shuffled_by_class
 from htaf.data.image_parts import FilePart, Images, MemoryPart, Part
@@ -20,7 +21,6 @@ from htaf.data.image_preprocess import ImagePreprocessor, fit_preprocessor
 from htaf.data.image_reading import MAX_PIXELS, advice
 from htaf.data.image_sets import SETS, folder_of
 from htaf.data.reading import DataError, listed
-from htaf.names import Augment
 
 __all__ = [
     "Augment",

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pandas as pd
 import sklearn.datasets
 
-from htaf._errors import first_line, listed, option
+from htaf._ground.errors import first_line, listed, option
 from htaf.data.notes import Note
 from htaf.data.reading import DataError, data_folders
 from htaf.data.table_files import read_frame

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from htaf._errors import counted, listed, option
+from htaf._ground.errors import counted, listed, option
 
 MOST_NAMED = 1000  # values that a note keeps; of more it is known that there are as many
 SHOWN = 10  # columns in a sentence about several

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float32, Float64, Int64, Shaped
 
-from htaf._errors import listed, suggestion
+from htaf._ground.errors import listed, suggestion
 from htaf.data import dates, stored
 from htaf.data.columns import (
     KEYS,

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64, Shaped
 
-from htaf._errors import DataError as DataError
-from htaf._errors import listed, option
+from htaf._ground.errors import DataError as DataError
+from htaf._ground.errors import listed, option
 from htaf.data.notes import MOST_NAMED, Note
 from htaf.data.numerals import (
     BLANKS,

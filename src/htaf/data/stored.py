@@ -6,7 +6,7 @@ from dataclasses import fields
 from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from htaf._errors import listed
+from htaf._ground.errors import listed
 from htaf.data.reading import DataError
 
 Kept = TypeVar("Kept")

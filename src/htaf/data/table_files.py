@@ -19,8 +19,8 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float64
 
-from htaf._errors import TooLargeError, expect_memory, first_line, listed, suggestion
-from htaf._files import regular
+from htaf._ground.errors import TooLargeError, expect_memory, first_line, listed, suggestion
+from htaf._ground.files import regular
 from htaf.data.notes import Note
 from htaf.data.numerals import DOTS, ONLY_COMMA, ONLY_POINT, WITH_COMMA, Separators
 from htaf.data.reading import (

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64, Int64, Shaped
 
-from htaf._errors import counted, expect_seed, listed, option, suggestion
+from htaf._ground.errors import counted, expect_seed, listed, option, suggestion
 from htaf.data.columns import (
     Target,
     numbers_as_text,

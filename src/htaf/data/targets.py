@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64
 
-from htaf._errors import listed
+from htaf._ground.errors import listed
 from htaf.data.columns import Target, numbers_as_text, one_spelling, spelled
 from htaf.data.notes import NUMBERS_AS_TEXT, Note, why_text
 from htaf.data.numerals import BLANKS, parts_of, unit_of

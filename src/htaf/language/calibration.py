@@ -10,13 +10,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from htaf.activations import Heaviside
-from htaf.convert.modes import hooked
-from htaf.hardening.layerwise import Sums, error, ridge
+from htaf.core.activations import Heaviside
 from htaf.language.errors import LanguageError
 from htaf.language.gates import Gate, GatedMLP, replaceable
 from htaf.language.hidden import running, states_of
 from htaf.language.options import Calibration
+from htaf.transform.convert.modes import hooked
+from htaf.transform.hardening.layerwise import Sums, error, ridge
 
 COLUMNS = 64  # neurons at once
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0)  # of the ridge, as shares of the mean square of a neuron's output

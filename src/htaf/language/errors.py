@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from htaf._errors import HtafError
+from htaf._ground.errors import HtafError
 
 
 class LanguageError(HtafError):

@@ -23,14 +23,14 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from htaf._errors import first_line
-from htaf._files import file_sha256, read_record, sealed, write_atomic
-from htaf.activations import Heaviside
+from htaf._ground.errors import first_line
+from htaf._ground.files import file_sha256, read_record, sealed, write_atomic
+from htaf.core.activations import Heaviside
 from htaf.language.errors import LanguageError
 from htaf.language.gates import Gate, gated_mlps, gates_of
 from htaf.models.build import at_most
 from htaf.models.hub import asking_hub
-from htaf.runs import content_hash
+from htaf.training.runs import content_hash
 
 CONFIG, GATES = "config.json", "htaf_gates.safetensors"
 FORMAT = 2

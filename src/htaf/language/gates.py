@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from htaf.activations import Heaviside
-from htaf.contract import StepFactory, expect_one_level
-from htaf.convert.modes import hooked
+from htaf.core.activations import Heaviside
+from htaf.core.contract import StepFactory, expect_one_level
 from htaf.language.errors import LanguageError
+from htaf.transform.convert.modes import hooked
 
 _FUSED, _PLAIN = ("gate_up_proj", "down_proj"), ("gate_proj", "up_proj", "down_proj")
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from htaf._errors import first_line
+from htaf._ground.errors import first_line
 from htaf.language.errors import LanguageError
 
 

@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from htaf.convert.modes import hooked
 from htaf.language.gates import decoder_of
 from htaf.language.kept import kept
-from htaf.runs import content_hash
+from htaf.training.runs import content_hash
+from htaf.transform.convert.modes import hooked
 
 FORMAT = 2  # of the files
 CHUNK = 16  # blocks in a file

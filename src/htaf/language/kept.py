@@ -11,7 +11,7 @@ import safetensors
 from filelock import FileLock
 from torch import Tensor
 
-from htaf._files import read_seal, sealed_tensors, write_atomic
+from htaf._ground.files import read_seal, sealed_tensors, write_atomic
 
 
 class Kept(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from htaf._files import LOCK, read_record, sealed, write_atomic
+from htaf._ground.files import LOCK, read_record, sealed, write_atomic
 from htaf.language import files, text
 from htaf.language.calibration import CalibratedLayer, calibrate
 from htaf.language.errors import LanguageError
@@ -26,7 +26,7 @@ from htaf.language.lora import Measured, train
 from htaf.language.losses import hidden_losses
 from htaf.language.options import Calibration, Data, Machine, Training
 from htaf.language.scores import TextScores, text_scores
-from htaf.runs import content_hash, environment, locked
+from htaf.training.runs import content_hash, environment, locked
 
 RECORD, WORK, FORMAT = "htaf_record.json", "work", 1
 _NO_NEARNESS = {"kl": None, "agreement": None}

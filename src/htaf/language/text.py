@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from htaf._files import file_sha256
+from htaf._ground.files import file_sha256
 from htaf.language.errors import LanguageError
 
 Part = Literal["train", "validation", "test"]

@@ -15,9 +15,9 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from htaf._compat import no_trace
-from htaf._errors import first_line
-from htaf._files import file_sha256
+from htaf._ground.compat import no_trace
+from htaf._ground.errors import first_line
+from htaf._ground.files import file_sha256
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
 PLACES = "a file of weights (.safetensors, .pth, .pt), a run folder or the name of an installed package of weights"

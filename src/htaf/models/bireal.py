@@ -9,10 +9,10 @@ from typing import final
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from htaf.activations import HTAF
-from htaf.binary import BinaryConv2d
-from htaf.grid import Mean
+from htaf.core.activations import HTAF
+from htaf.core.binary import BinaryConv2d
 from htaf.models.stem import Stem, stem_layers
+from htaf.transform.grid import Mean
 
 _BLOCKS = {18: (4, 4, 4, 4), 34: (6, 8, 12, 6)}
 _BIPOLAR_HTAF = partial(HTAF, bipolar=True)

@@ -15,12 +15,12 @@ from torch.nn.modules.module import (
     register_module_parameter_registration_hook,
 )
 
-from htaf import surrogates
-from htaf._errors import expect_memory
-from htaf.activations import HTAF, ScaledSigmoid, StraightThrough
-from htaf.binary import BinaryConv2d
-from htaf.contract import StepFactory, from_outside, make_step
-from htaf.grid import Bits, on_grid
+from htaf._ground.errors import expect_memory
+from htaf._ground.names import BACKBONES, Method, SlopeName, is_outside
+from htaf.core import surrogates
+from htaf.core.activations import HTAF, ScaledSigmoid, StraightThrough
+from htaf.core.binary import BinaryConv2d
+from htaf.core.contract import StepFactory, from_outside, make_step
 from htaf.models.bireal import BiRealNet
 from htaf.models.icbm import (
     ICBM,
@@ -32,8 +32,8 @@ from htaf.models.resnet import ResNet
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.whitened import WhitenedConvNet
 from htaf.models.wide_resnet import WideResNet
-from htaf.names import BACKBONES, Method, SlopeName, is_outside
-from htaf.spiking.neurons import IF, LIF
+from htaf.transform.grid import Bits, on_grid
+from htaf.transform.spiking.neurons import IF, LIF
 
 GRIDS: dict[Any, Bits] = {"int8": 8, "int4": 4}
 KINDS = ("mlp", "wide_resnet", "resnet", "bireal", "sew_resnet", "whitened", "icbm")

@@ -9,7 +9,7 @@ import torch
 import torch.fx
 from torch import Tensor, nn
 
-from htaf import convert
+from htaf.transform import convert
 
 # Gradient nodes of operations that move, pool or average values without changing their nature.
 _MOVING = (

@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from htaf._compat import no_trace
-from htaf._errors import first_line, suggestion
-from htaf.activations import HTAF
-from htaf.contract import expect_one_level
+from htaf._ground.compat import no_trace
+from htaf._ground.errors import first_line, suggestion
+from htaf.core.activations import HTAF
+from htaf.core.contract import expect_one_level
 from htaf.models.backbone_weights import load_backbone
 from htaf.models.final_activation import origin, without_final_activation
 

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from htaf.activations import HTAF, Heaviside
-from htaf.grid import Addend, Columns, bias_of, columns_grid, weight_of
+from htaf.core.activations import HTAF, Heaviside
+from htaf.transform.grid import Addend, Columns, bias_of, columns_grid, weight_of
 
 
 @final

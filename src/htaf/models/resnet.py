@@ -8,8 +8,8 @@ from typing import final
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from htaf.grid import Mean
 from htaf.models.stem import Stem, stem_layers
+from htaf.transform.grid import Mean
 
 _BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 

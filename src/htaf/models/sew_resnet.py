@@ -8,9 +8,9 @@ from typing import Literal, final, get_args
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from htaf.grid import Mean
 from htaf.models.stem import Stem
-from htaf.spiking.neurons import IF
+from htaf.transform.grid import Mean
+from htaf.transform.spiking.neurons import IF
 
 Connect = Literal["add", "and", "iand"]
 

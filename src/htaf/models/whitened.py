@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from htaf.activations import HTAF
-from htaf.grid import Mean
+from htaf.core.activations import HTAF
+from htaf.transform.grid import Mean
 
 PATCH = 2  # pixels on a side of what is whitened
 EPS = 5e-4  # added to the variances of the patches, as in the source

@@ -8,8 +8,8 @@ from typing import final
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from htaf.activations import HTAF
-from htaf.grid import Mean
+from htaf.core.activations import HTAF
+from htaf.transform.grid import Mean
 
 
 @final

@@ -11,16 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from htaf._errors import first_line, option
+from htaf._ground.errors import first_line, option
 from htaf.data.images import ImagePreprocessor, Images
 from htaf.data.parts import Part
 from htaf.models.backbone_weights import PLACES, find_weights, load_backbone, tensors_sha256
 from htaf.models.build import backbone_description
 from htaf.models.hub import asking_hub
 from htaf.models.icbm import ICBM, timm_backbone, timm_configuration
-from htaf.runs.features import FeatureBatches, FeatureStore, fill, key_of
 from htaf.training.problems import Problem
 from htaf.training.recipe import ImageData, Recipe
+from htaf.training.runs.features import FeatureBatches, FeatureStore, fill, key_of
 
 CHUNK = 8192  # rows of features at once where nothing is learned
 Normalisation = tuple[tuple[float, ...], tuple[float, ...]]  # mean and deviation of each channel, in [0, 1]

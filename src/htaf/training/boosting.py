@@ -18,12 +18,12 @@ import torch
 from jaxtyping import Bool, Float32, Float64, Int64, Integer, Shaped
 from torch import nn
 
-from htaf import hardening
 from htaf.data.parts import Part, TableBatches
 from htaf.models.mlp import MLP, Thermometer
-from htaf.runs.metrics import loss_function
 from htaf.training.finish import refitted
 from htaf.training.problems import Problem
+from htaf.training.runs.metrics import loss_function
+from htaf.transform import hardening
 
 RATE = 0.15  # of what a tree says
 DEPTH = 4

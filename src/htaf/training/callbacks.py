@@ -14,15 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from htaf._compat import no_trace
-from htaf._console import progress, tell
-from htaf._errors import counted
-from htaf._files import csv_text, written_whole
-from htaf.runs import METRICS, write_atomic
+from htaf._ground.compat import no_trace
+from htaf._ground.console import progress, tell
+from htaf._ground.errors import counted
+from htaf._ground.files import csv_text, written_whole
 from htaf.training.distributed import Callback, L
 from htaf.training.module import Training
 from htaf.training.problems import Problem
 from htaf.training.recipe import ImageData, Recipe
+from htaf.training.runs import METRICS, write_atomic
 
 with no_trace():
     from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
@@ -221,7 +221,8 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 class ShownProgress(Callback):
-    """Show how far a training is: its steps by `htaf._console.progress`, and a line for each tenth of the epochs."""
+    """Show how far a training is: its steps by `htaf._ground.console.progress`, and a line for each tenth of the
+    epochs."""
 
     def __init__(self, posed: Problem, recipe: Recipe, history: History, unit: str) -> None:
         self.posed, self.recipe, self.history, self.unit = posed, recipe, history, unit

@@ -21,10 +21,10 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from htaf._compat import no_trace
-from htaf._errors import HtafError, installed, option
-from htaf.runs import read_record, shown
+from htaf._ground.compat import no_trace
+from htaf._ground.errors import HtafError, installed, option
 from htaf.training.recipe import Recipe, Running, TableData
+from htaf.training.runs import read_record, shown
 
 with no_trace(), installed():
     import lightning as L

@@ -12,21 +12,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from htaf import hardening
-from htaf.contract import SmoothStep, sharpness_of
-from htaf.convert.modes import evaluating
+from htaf._ground.names import is_outside
+from htaf.core.contract import SmoothStep, sharpness_of
 from htaf.data.columns import Target
 from htaf.data.images import ImagePreprocessor
 from htaf.data.notes import Note
 from htaf.data.parts import Part
 from htaf.data.preprocess import Preprocessor
-from htaf.hardening.finishing import Make, kept_where_better
 from htaf.models.icbm import ICBM
-from htaf.names import is_outside
-from htaf.runs.metrics import decided, loss_function, metrics, threshold_for
-from htaf.runs.predictions import measure
 from htaf.training.problems import FEWEST, Problem
 from htaf.training.recipe import DataOptions, Recipe, TableData
+from htaf.training.runs.metrics import decided, loss_function, metrics, threshold_for
+from htaf.training.runs.predictions import measure
+from htaf.transform import hardening
+from htaf.transform.convert.modes import evaluating
+from htaf.transform.hardening.finishing import Make, kept_where_better
 
 MANY_DEAD = 0.5  # of a hidden layer; of concepts one is worth a word
 FAR = 10.0  # times the loss of a constant: it diverged
@@ -264,7 +264,8 @@ def never_predicted(outputs: Tensor, targets: Tensor, target: Target, weighted: 
 
 
 def dead_notes(layers: Sequence[Mapping[str, Any]], concepts: bool) -> list[str]:
-    """Layers with many units that give the same bit for every input, as `htaf.diagnostics.layer_statistics` saw them.
+    """Layers with many units that give the same bit for every input, as `htaf.transform.diagnostics.layer_statistics`
+    saw them.
 
     concepts: the last layer holds the concepts of an ICBM.
     """

@@ -17,11 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from htaf import convert
-from htaf._compat import free_start_method
-from htaf._console import tell
-from htaf._errors import expect_memory, expect_seed, release_memory
-from htaf.contract import SmoothStep, StepFactory, from_outside, make_step, sharpness_of
+from htaf._ground.compat import free_start_method
+from htaf._ground.console import tell
+from htaf._ground.errors import expect_memory, expect_seed, release_memory
+from htaf._ground.names import is_outside
+from htaf.core.contract import SmoothStep, StepFactory, from_outside, make_step, sharpness_of
+from htaf.core.sharpening import set_sharpness
 from htaf.data.attributes import Attributes
 from htaf.data.image_reading import MOST_WORKERS
 from htaf.data.images import ImagePreprocessor, Images
@@ -29,25 +30,9 @@ from htaf.data.notes import Note, to_record
 from htaf.data.parts import Data
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Split, Table
-from htaf.diagnostics import layer_statistics
-from htaf.diagnostics.layers import BINARY
 from htaf.models.build import build, weight_bytes
 from htaf.models.icbm import ICBM
 from htaf.models.mlp import MLP, Thermometer
-from htaf.names import is_outside
-from htaf.runs import (
-    CHECKPOINTS,
-    Run,
-    claim,
-    content_hash,
-    finish_run,
-    finished_run,
-    read_record,
-    to_json,
-)
-from htaf.runs.folder import FORMAT
-from htaf.runs.predictions import measure
-from htaf.sharpening import set_sharpness
 from htaf.training.backbones import learns_from_features, on_features
 from htaf.training.boosting import given_once
 from htaf.training.callbacks import (
@@ -80,6 +65,21 @@ from htaf.training.finish import activation_of, finished, result_notes, with_thr
 from htaf.training.module import EpochBatches, Training, loaders
 from htaf.training.problems import Problem, data_identity, positive_of, problem, resolved, supervision
 from htaf.training.recipe import Recipe, Running, TableData
+from htaf.training.runs import (
+    CHECKPOINTS,
+    Run,
+    claim,
+    content_hash,
+    finish_run,
+    finished_run,
+    read_record,
+    to_json,
+)
+from htaf.training.runs.folder import FORMAT
+from htaf.training.runs.predictions import measure
+from htaf.transform import convert
+from htaf.transform.diagnostics import layer_statistics
+from htaf.transform.diagnostics.layers import BINARY
 
 RESERVED = ("method", "kind", "bipolar", "levels")  # what else stands beside the sharpness parameters in a record
 AS_USUAL = Running()

@@ -12,16 +12,16 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LinearLR, OneCycleLR
 from torch.utils.data import DataLoader, Sampler
 
-from htaf._compat import no_trace
-from htaf.activations import exact_step
-from htaf.contract import looks_smooth
-from htaf.convert import harden
+from htaf._ground.compat import no_trace
+from htaf._ground.names import is_outside
+from htaf.core.activations import exact_step
+from htaf.core.contract import looks_smooth
+from htaf.core.sharpening import set_sharpness
 from htaf.data.parts import Part
-from htaf.names import is_outside
-from htaf.runs.metrics import loss_function
-from htaf.sharpening import set_sharpness
 from htaf.training.distributed import L, TrainingError, pooled, share, share_buffers
 from htaf.training.recipe import Recipe
+from htaf.training.runs.metrics import loss_function
+from htaf.transform.convert import harden
 
 NEWTON_SCHULZ = 3  # iterations of Muon, as in cifar10-airbench
 

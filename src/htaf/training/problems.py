@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from htaf._errors import option, suggestion
+from htaf._ground.errors import option, suggestion
 from htaf.data import attributes
 from htaf.data.attributes import Attributes
 from htaf.data.cautions import cautions
@@ -22,9 +22,9 @@ from htaf.data.parts import IMAGE_CHUNK, Data, Part, TableBatches, image_part, i
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError, listed
 from htaf.data.tabular import Split, Table, split
-from htaf.grid import columns_grid, fixed_point
-from htaf.runs.metrics import headline
 from htaf.training.recipe import ImageData, Recipe, TableData
+from htaf.training.runs.metrics import headline
+from htaf.transform.grid import columns_grid, fixed_point
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
-from htaf._errors import HtafError, check_positive, meant, suggestion
-from htaf.names import Augment, Method, SlopeName, ThresholdMetric, is_outside
-from htaf.sharpening import Geometric, soft_start
+from htaf._ground.errors import HtafError, check_positive, meant, suggestion
+from htaf._ground.names import Augment, Method, SlopeName, ThresholdMetric, is_outside
+from htaf.core.sharpening import Geometric, soft_start
 
 if TYPE_CHECKING:
     import torch
 
-    from htaf.hardening.finishing import Make
+    from htaf.transform.hardening.finishing import Make
 
 Optimizer = Literal["adamw", "adam", "sgd", "muon"]
 Schedule = Literal["one_cycle", "cosine", "linear", "constant"]
@@ -383,7 +383,7 @@ class Network(RecipePart, ABC):
 
     @property
     def on_grid(self) -> bool:
-        """Whether its weights are on a grid of integers, see `htaf.grid`: of the families that have such."""
+        """Whether its weights are on a grid of integers, see `htaf.transform.grid`: of the families that have such."""
         return getattr(self, "weights", "float") != "float"
 
     @property

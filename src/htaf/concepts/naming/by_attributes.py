@@ -8,7 +8,7 @@ from math import comb
 import numpy as np
 from jaxtyping import Bool, Float64
 
-from htaf._errors import expect_seed
+from htaf._ground.errors import expect_seed
 from htaf.concepts.codes import Codes, ConceptError
 from htaf.concepts.counts import part_proportions, proportions
 from htaf.concepts.groups import IN_A, IN_B, LEVEL, Groups, groups

@@ -20,13 +20,13 @@ from math import comb
 import numpy as np
 from jaxtyping import Bool, Int64, UInt8
 
-from htaf._errors import expect_seed
+from htaf._ground.errors import expect_seed
 from htaf.concepts.codes import PARTS, Codes, ConceptError, codes_key
 from htaf.concepts.counts import class_counts, class_sizes, part_proportions, shares
 from htaf.concepts.groups import IN_A, IN_B, LEVEL, Groups, groups
+from htaf.concepts.llm.messages import Part, numbered, picture_part, text_part
 from htaf.concepts.naming.files import FEW_CLASSES, FEW_IMAGES, NOTHING, NameEntry
 from htaf.concepts.sparsity import by_importance
-from htaf.llm.messages import Part, numbered, picture_part, text_part
 
 Pixels = Callable[[Int64[np.ndarray, " rows"]], UInt8[np.ndarray, "rows channels height width"]]
 CLASSES = 100  # of a group that a prompt lists at most

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from htaf._errors import first_line
-from htaf._files import regular, to_json, write_atomic
+from htaf._ground.errors import first_line
+from htaf._ground.files import regular, to_json, write_atomic
 from htaf.concepts.codes import ConceptError, letters
 
 NameEntry = dict[str, Any]  # the name of one concept, how it was found and what its check gave

@@ -8,7 +8,7 @@ import pkgutil
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from htaf.names import is_outside
+from htaf._ground.names import is_outside
 from htaf.training.recipe import Family, Recipe
 
 

@@ -9,7 +9,7 @@ from math import inf
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from htaf.names import BACKBONES, Bottleneck
+from htaf._ground.names import BACKBONES, Bottleneck
 from htaf.training.families.images import SIZES_HELP, augmix_training, check_depth, small
 from htaf.training.families.images import reduced as on_fewer_images
 from htaf.training.recipe import (

@@ -25,8 +25,8 @@ from htaf.training.recipe import (
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from htaf.hardening.finishing import Make
     from htaf.training.problems import Problem
+    from htaf.transform.hardening.finishing import Make
 
 
 MOST_BITS = 16_384  # of all inputs together, where each can have more than one

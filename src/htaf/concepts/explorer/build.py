@@ -1,0 +1,260 @@
+"""The page of a network's concepts: a folder with the page itself, its data and thumbnails, complete or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from htaf._ground.console import progress as progress_of
+from htaf.concepts.codes import PARTS, Codes, ConceptError, codes_key
+from htaf.concepts.explorer import contents
+from htaf.concepts.explorer.discovery import chosen_rows, counterfactuals_of, example_row
+from htaf.concepts.explorer.folder import DATA, FORMAT, FULL, INDEX, claimed, packed, page_files, remove_stale, script
+from htaf.concepts.explorer.maps import map_file, write_maps
+from htaf.concepts.explorer.shown import Heading, Items, Shown
+from htaf.concepts.explorer.sprites import THUMBNAIL, Original, Pixels, sheets, webp
+from htaf.concepts.groups import HIGH, LOW
+from htaf.concepts.where import Maps
+from htaf.data.reading import DataError
+from htaf.training.runs import write_atomic
+
+AS_USUAL, UNTITLED, IMAGES = Shown(), Heading(), Items()
+
+
+def build_page(
+    codes: Codes,
+    out: str | Path,
+    *,
+    pixels: Pixels | None = None,
+    names: Sequence[Mapping[str, Any]] | None = None,
+    margins: np.ndarray | None = None,
+    original: Original | None = None,
+    maps: Maps | None = None,
+    items: Items = IMAGES,
+    shown: Shown = AS_USUAL,
+    heading: Heading = UNTITLED,
+    seconds: float = 20.0,
+    progress: bool = False,
+) -> dict[str, Any]:
+    """Write the page of a network's concepts to a folder: open its index.html, from disk or from any web server.
+
+    The same arguments give the same bytes. Only the proofs of counterfactuals depend on the time that they may take. A
+    build that was killed leaves a page that says so; the same call makes it whole.
+
+    Args:
+        codes: bits of the training images, from which rates and groups come, and of the part that is shown.
+        out: a new or empty folder, or one that this function wrote: its files are replaced, others stay.
+        pixels: gives the images of some ids as uint8 [n, C, H, W], C 1 or 3, for a sheet of 256 or fewer at once; None:
+            no thumbnails. Where it raises ConceptError, DataError or OSError there are none either, and a note why.
+        names: as `htaf.concepts.naming.files.read_names` gives them; None: there are none.
+        margins: [images, C] float, of all images of the codes: how far above its threshold the pre-activation of a bit
+            lies. The page then shows the images that have a concept most strongly, barely, and barely not.
+        original: gives the image of one id at full size, as uint8 [C, H, W], C 1 or 3; None: thumbnails alone. Errors
+            as of `pixels`.
+        maps: exact maps of where a network sees its concepts; None: there are none. An error of them is a note. Maps
+            that the folder has are kept.
+        items: what the rows of the codes are. Texts stand on the page as texts, links lead where they point; rows show
+            their ids.
+        shown: which images, and how many: images >= 1, see `htaf.concepts.explorer.discovery.chosen_rows`; detailed >=
+            0: the example, the strongest and the weakest that have each concept where `maps` and `margins` are given,
+            mistakes, typical ones, samples.
+        heading: the title of the page, and what stands under it.
+        seconds: for proofs of counterfactuals, of all misclassified images shown, >= 0.
+        progress: show bars on the error stream, lines where it is no terminal.
+
+    Returns:
+        {"out", "page": path of index.html, "part", "images", "concepts", "classes", "named", "verified", "sprites",
+        "originals" and "maps": numbers of files, "bytes", "notes"}.
+
+    Raises:
+        ConceptError: a folder with other files; no images of the part; arguments out of range; a head that is not
+            finite; a name of a concept that there is not, or two; a label that is no class; an installation without the
+            page. OSError: it cannot be written.
+    """
+    out = Path(out)
+    part, images = shown.part, shown.images
+    if images < 1 or shown.detailed < 0:
+        raise ConceptError(f"expected images >= 1 and detailed >= 0, got {images} and {shown.detailed}")
+    if not 0 <= seconds < float("inf"):
+        raise ConceptError(f"expected finite seconds >= 0, got {seconds}")
+    for array in (codes.weight, codes.bias):
+        if not np.isfinite(array).all():
+            raise ConceptError(f"expected finite weights and biases of the head, got {array[~np.isfinite(array)][0]}")
+    if margins is not None and margins.shape != (len(codes), codes.concepts):
+        expected = (len(codes), codes.concepts)
+        raise ConceptError(
+            f"expected margins of {expected[0]:,} images x {expected[1]:,} concepts, got {margins.shape}"
+        )
+    by_number = None if names is None else _by_number(names, codes.concepts)
+    page = page_files()
+    rows, drawn = chosen_rows(codes, part, images)
+    seen = codes.take(rows) if len(rows) else codes.part(part)  # the latter says which parts there are
+    texts = None if items.texts is None else _texts(items.texts, seen)
+    found = contents.measure(codes, part)
+    kept = None if margins is None else np.asarray(margins[rows])
+    led = contents.discovery_of(codes, seen, drawn, found, kept)
+    named = [entry for entry in names or () if entry.get("name")]
+    told = [entry["concept"] for entry in named if entry.get("verified")] or [entry["concept"] for entry in named]
+    head: dict[str, Any] = {
+        "format": FORMAT,
+        "key": contents.content_key(codes),
+        "codes": codes_key(codes),
+        "chunks": contents.chunk_sizes(seen, texts),
+        "version": metadata.version("htaf"),
+        "title": heading.title,
+        "part": part,
+        "items": {"kind": items.kind, "texts": texts is not None},
+        "about": [[label, value] for label, value in heading.about],
+        "classes": list(codes.classes),
+        "concepts": codes.concepts,
+        "images": len(seen),
+        "parts": {name: int((codes.parts == number).sum()) for number, name in enumerate(PARTS)},
+        "groups": {"low": LOW, "high": HIGH},
+        "few": contents.FEW,
+        "scores": contents.score_objects(found, items.kind),
+        "histogram": contents.histogram(found, items.kind),
+        "example": example_row(seen, drawn, found.rates, told),
+        "confusions": contents.confusions(codes, part),
+        "per_class": contents.class_objects(codes, found),
+        "notes": [*heading.notes, *contents.notes_of(codes, seen, drawn, found, by_number, items.kind)],
+    }
+    with claimed(out):
+        flips, wrong = _counterfactuals(seen, seconds, progress)
+        if len(flips) < wrong:
+            of = f"{len(flips):,} of {wrong:,} misclassified {items.kind}s"
+            head["notes"].append(f"counterfactuals were looked for in {of}")
+        (out / DATA / "page.js").unlink(missing_ok=True)  # from here on the folder holds no whole page
+        head["sprites"] = _sprites(out, seen.ids, pixels, progress, head["notes"])
+        worth = _worth_seeing(seen, head["example"], led)[: shown.detailed]
+        head["originals"] = _originals(out, seen.ids, worth, original, progress, head["notes"])
+        head["maps"] = None
+        if maps is not None and worth:
+            head["maps"] = write_maps(out, seen, worth, _ends(led), maps, progress=progress, notes=head["notes"])
+        values: dict[str, Any] = {
+            "concepts": contents.concept_objects(codes, found, by_number or {}),
+            "arrays": packed(contents.arrays_of(found, codes) | led),
+            "rows": packed(contents.rows_of(seen, drawn)),
+            "flips": flips,
+            **dict(contents.chunks_of(seen, texts)),
+            "page": head,
+        }
+        files: dict[str, bytes | str] = {**page}
+        files |= {f"{DATA}/{name}.js": script(name, value) for name, value in values.items()}
+        sprites = [] if head["sprites"] is None else head["sprites"]["files"]
+        full = [] if head["originals"] is None else original_files(head["originals"])
+        drawn_over = [] if head["maps"] is None else [map_file(row) for row in head["maps"]["rows"]]
+        remove_stale(out, {*files, *sprites, *full, *drawn_over})
+        for name, data in files.items():  # page.js comes last
+            write_atomic(out / name, data)
+    return {
+        "out": str(out),
+        "page": str(out / INDEX),
+        "part": part,
+        "images": len(seen),
+        "concepts": codes.concepts,
+        "classes": len(codes.classes),
+        "named": len(named),
+        "verified": sum(bool(entry.get("verified")) for entry in named),
+        "sprites": len(sprites),
+        "originals": len(full),
+        "maps": len(drawn_over),
+        "bytes": sum((out / name).stat().st_size for name in (*files, *sprites, *full, *drawn_over)),
+        "notes": head["notes"],
+    }
+
+
+def _by_number(names: Sequence[Mapping[str, Any]], concepts: int) -> dict[int, Mapping[str, Any]]:
+    found: dict[int, Mapping[str, Any]] = {}
+    for entry in names:
+        number = entry["concept"]
+        if not 0 <= number < concepts or number in found:
+            why = " again" if number in found else ": of another network?"
+            raise ConceptError(f"expected one name for a concept in 0 to {concepts - 1}, got concept {number}{why}")
+        found[number] = entry
+    return found
+
+
+def _texts(texts: Mapping[str, str], shown: Codes) -> list[str]:
+    missing = next((one for one in shown.ids if one not in texts), None)
+    if missing is not None:
+        raise ConceptError(f"expected a text for each id that is shown, got none for {missing!r}")
+    return [texts[one] for one in shown.ids]
+
+
+def original_files(said: Mapping[str, Any]) -> list[str]:
+    """The files of a page's images at full size, by what its "originals" say."""
+    return [f"{DATA}/{FULL}/{row:06d}.webp" for row in said["rows"]]
+
+
+def _worth_seeing(shown: Codes, example: int | None, led: Mapping[str, np.ndarray]) -> list[int]:
+    """Rows of images: the example, the strongest and the barely on of each concept, mistakes, more of these, typical
+    ones, samples of concepts; each once."""
+    wrong = np.flatnonzero((shown.labels >= 0) & (shown.labels != shown.exact))
+    some = [[] if example is None else [example], wrong, led["typical"].ravel(), led["samples"].ravel()]
+    if "strongest" in led:
+        on = led["strongest"][:2]  # the third kind lacks the concept
+        some[1:2] = [on[:, :, 0].ravel(), wrong, on.transpose(2, 0, 1).ravel()]
+    rows = np.concatenate([np.asarray(one, dtype=np.int64) for one in some])
+    return list(dict.fromkeys(rows[rows >= 0].tolist()))
+
+
+def _ends(led: Mapping[str, np.ndarray]) -> dict[int, list[int]]:
+    """Of each row of an image the concepts of which it is among the strongest or the barely on."""
+    found: dict[int, list[int]] = {}
+    for kind, concept, place in np.argwhere(led["strongest"][:2] >= 0).tolist() if "strongest" in led else ():
+        found.setdefault(int(led["strongest"][kind, concept, place]), []).append(concept)
+    return found
+
+
+def _counterfactuals(shown: Codes, seconds: float, progress: bool) -> tuple[dict[str, dict[str, Any]], int]:
+    """Find counterfactuals, by row; and count the misclassified images."""
+    wrong = int(((shown.labels >= 0) & (shown.labels != shown.exact)).sum())
+    with progress_of("counterfactuals", wrong, shown=progress) as advance:
+        return counterfactuals_of(shown, seconds, advance=advance)
+
+
+def _sprites(
+    out: Path, ids: Sequence[str], pixels: Pixels | None, progress: bool, notes: list[str]
+) -> dict[str, Any] | None:
+    """Write the sheets of thumbnails, one by one; where the images cannot be had give None, and note why."""
+    if pixels is None or not len(ids):
+        return None
+    shape: dict[str, Any] = {}
+    files: list[str] = []
+    with progress_of("thumbnails", len(ids), shown=progress) as advance:
+        try:
+            for form, data in sheets(ids, pixels):
+                shape = {name: getattr(form, name) for name in ("width", "height", "columns", "rows")}
+                files.append(f"{DATA}/sprite-{len(files):04d}.webp")
+                write_atomic(out / files[-1], data)
+                advance(form.cells)
+        except (ConceptError, DataError, OSError) as error:
+            notes.append(f"no thumbnails: {error}")
+            return None
+    return shape | {"files": files}
+
+
+def _originals(
+    out: Path, ids: Sequence[str], rows: Sequence[int], original: Original | None, progress: bool, notes: list[str]
+) -> dict[str, Any] | None:
+    """Write the images of these rows as files of their own, but for those that are no larger than in the sheets."""
+    if original is None or not rows:
+        return None
+    (out / DATA / FULL).mkdir(exist_ok=True)
+    written: list[int] = []
+    with progress_of("pictures at full size", len(rows), shown=progress) as advance:
+        for row in rows:
+            try:
+                image = original(ids[row])
+            except (ConceptError, DataError, OSError) as error:
+                notes.append(f"no pictures at full size: {error}")
+                return None
+            if max(image.shape[1:]) > THUMBNAIL:
+                write_atomic(out / DATA / FULL / f"{row:06d}.webp", webp(image))
+                written.append(row)
+            advance(1)
+    return {"folder": f"{DATA}/{FULL}", "rows": sorted(written)} if written else None

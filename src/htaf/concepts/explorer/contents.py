@@ -1,0 +1,323 @@
+"""What the page says of a network: figures of all its images, and the arrays of those that it shows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int64
+
+from htaf.concepts.codes import Codes, PartName
+from htaf.concepts.counts import pair_counts, part_counts, shares
+from htaf.concepts.explorer.discovery import (
+    clustered_order,
+    relations,
+    sample_images,
+    strongest_images,
+    typical_images,
+)
+from htaf.concepts.explorer.folder import packed
+from htaf.concepts.naming.files import seal_of
+from htaf.concepts.redundancy import same_bits
+from htaf.concepts.scores import dead_row, score, specificity, summary
+from htaf.concepts.sparsity import by_importance
+
+CONFUSIONS = 20
+FEW = 10  # images of a class, below which a share says little
+BITS, IDS = 2**20, 16_384  # bytes of bits, and ids, in one file
+NAMED = ("name", "label_1", "label_0", "justification", "verified", "reason", "held_out", "p_value", "agreement")
+NAMED += ("test_a", "test_b", "source", "model", "checked_by", "status", "only_class")
+
+
+@dataclass(frozen=True, eq=False)
+class CodeStatistics:
+    """Of all images of the codes.
+
+    part: the part that is scored. scores: of `htaf.concepts.scores.score`, None without labelled images of both parts.
+    rates: float64 [C], share of the training images with the concept (of all images where there are no training ones).
+    shares: float64 [C, K], of the training images of a class; nan without any.
+    trained: int64 [K], training images that have a label.
+    counts, sizes: int64 [C, K] and [K], images of the part that have a label.
+    """
+
+    part: PartName
+    scores: dict[str, Any] | None
+    rates: Float64[np.ndarray, " concepts"]
+    shares: Float64[np.ndarray, "concepts classes"]
+    trained: Int64[np.ndarray, " classes"]
+    counts: Int64[np.ndarray, "concepts classes"]
+    sizes: Int64[np.ndarray, " classes"]
+
+    @property
+    def held(self) -> Float64[np.ndarray, "concepts classes"]:
+        """Share of the part's images of a class with the concept; nan without any."""
+        return shares(self.counts, self.sizes)
+
+    @property
+    def most_frequent(self) -> float:
+        """Share of the part's labelled images, of which there are some, that the most frequent class has."""
+        return float(self.sizes.max() / self.sizes.sum())
+
+    @property
+    def dead(self) -> Bool[np.ndarray, " concepts"]:
+        """Always 0 or always 1 in training images."""
+        return (self.rates == 0) | (self.rates == 1)
+
+
+def measure(codes: Codes, part: PartName) -> CodeStatistics:
+    """Counts and scores; raises ConceptError for a label that is no class."""
+    (train, trained), (counts, sizes) = part_counts(codes, "train"), part_counts(codes, part)
+    scores = score(codes, scored=part, top=1) if trained.any() and sizes.any() else None
+    if scores is None:
+        rows = codes.rows("train")
+        rows = rows if len(rows) else np.arange(len(codes))
+        rates = np.zeros(codes.concepts)
+        for start in range(0, len(rows), 65_536):
+            rates += codes.unpack(rows[start : start + 65_536]).sum(0, dtype=np.int64)
+        rates /= len(rows)
+    else:
+        rates = np.array(scores["rates"]["fitted"])
+    return CodeStatistics(part, scores, rates, shares(train, trained), trained, counts, sizes)
+
+
+def content_key(codes: Codes) -> str:
+    """16 hexadecimal digits that other bits, labels, classes or another head change."""
+    digest = hashlib.sha256(repr((codes.concepts, codes.classes)).encode("utf-8", "backslashreplace"))
+    for array in (codes.weight, codes.bias, codes.bits, codes.labels, codes.parts):
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()[:16]
+
+
+def concept_objects(
+    codes: Codes, found: CodeStatistics, names: Mapping[int, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """data/concepts.js: an object for each concept."""
+    weight = codes.weight.astype(np.float64)
+    order = by_importance(codes.weight, found.rates)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(1, len(order) + 1)
+    spread = np.sqrt(found.rates * (1 - found.rates)) * weight.std(0)
+    of_each = None if found.scores is None else found.scores["concept_accuracy"]["per_concept"]
+    objects = []
+    for number in range(codes.concepts):
+        name = {"verified": False, **names[number]} if number in names else {}
+        objects.append(
+            {
+                "rate": float(found.rates[number]),
+                "importance": float(np.abs(weight[:, number]).max()),
+                "spread": float(spread[number]),
+                "rank": int(rank[number]),
+                "dead": bool(found.dead[number]),
+                "accuracy": None if of_each is None else of_each["accuracy"][number],
+                "balanced": None if of_each is None else of_each["balanced"][number],
+                **{key: name.get(key) for key in NAMED},
+                **_scores_of(name),
+                "seal": seal_of(name),
+            }
+        )
+    return objects
+
+
+def _scores_of(name: Mapping[str, Any]) -> dict[str, Any]:
+    """What a check on held-out pictures found; None of another check."""
+    scores = name.get("scores") or {}
+    found = {key: scores.get(key) for key in ("auprc", "f1", "correlation")}
+    return found | {"checked_on": "pictures" if name.get("pictures") else None}
+
+
+def arrays_of(found: CodeStatistics, codes: Codes) -> dict[str, np.ndarray]:
+    """data/arrays.js, before packing: of the network."""
+    of_classes = {"shares": found.shares.astype(np.float32), "held": found.held.astype(np.float32)}
+    return {"weight": codes.weight, "bias": codes.bias, **of_classes}
+
+
+def rows_of(shown: Codes, drawn: Bool[np.ndarray, " images"]) -> dict[str, np.ndarray]:
+    """data/rows.js, before packing; `drawn`: which images were drawn at random, whatever the network predicts."""
+    return {name: getattr(shown, name) for name in ("labels", "exact", "smooth")} | {"random": drawn.astype(np.uint8)}
+
+
+def chunk_sizes(shown: Codes, texts: Sequence[str] | None) -> dict[str, int]:
+    """How many images one file of bits, of ids and of texts holds: about a megabyte of each."""
+    length = sum(map(len, texts or ())) // max(1, len(texts or ())) + 1
+    return {"bits": max(64, BITS // max(1, shown.bits.shape[1])), "ids": IDS, "texts": max(1, BITS // length)}
+
+
+def chunks_of(shown: Codes, texts: Sequence[str] | None) -> Iterator[tuple[str, Any]]:
+    """Names and values of data/bits-0000.js, data/ids-0000.js, data/texts-0000.js and so on: what a view of single
+    images loads."""
+    sizes = chunk_sizes(shown, texts)
+    for number, start in enumerate(range(0, len(shown), sizes["bits"])):
+        yield f"bits-{number:04d}", packed({"bits": shown.bits[start : start + sizes["bits"]]})
+    for name, values in (("ids", shown.ids), ("texts", texts or ())):
+        for number, start in enumerate(range(0, len(values), sizes[name])):
+            yield f"{name}-{number:04d}", list(values[start : start + sizes[name]])
+
+
+def discovery_of(
+    codes: Codes, shown: Codes, drawn: Bool[np.ndarray, " images"], found: CodeStatistics, margins: np.ndarray | None
+) -> dict[str, np.ndarray]:
+    """More arrays for data/arrays.js: see `htaf.concepts.explorer.discovery`.
+
+    Args:
+        codes: of all images. shown, drawn: as for `rows_of`.
+        margins: [images shown, C], of the pre-activations above their thresholds; None: there are none.
+    """
+    train = codes.rows("train")
+    related, strength = relations(codes.take(train) if len(train) else codes)
+    arrays = {
+        "concept_order": clustered_order(found.shares),
+        "class_order": clustered_order(found.shares.T),
+        "related": related,
+        "related_by": strength.astype(np.float32),
+        "typical": typical_images(shown, found.shares),
+        "samples": sample_images(shown, drawn),
+        "confusion": confusion_counts(codes, found.part),
+    }
+    if margins is not None:
+        arrays["strongest"] = strongest_images(shown, margins, drawn)
+    return arrays
+
+
+def class_objects(codes: Codes, found: CodeStatistics) -> list[dict[str, Any]]:
+    """For each class images, accuracy of the exact and of the smooth network and a histogram, of the whole part, and
+    its training images."""
+    rows = codes.rows(found.part)
+    labels, exact, smooth = (np.asarray(values)[rows] for values in (codes.labels, codes.exact, codes.smooth))
+    classes = len(codes.classes)
+    right = np.bincount(labels[(labels >= 0) & (labels == exact)], minlength=classes)
+    before = np.bincount(labels[(labels >= 0) & (labels == smooth)], minlength=classes)
+    known = bool((smooth >= 0).all())
+    bins: list[Any] = specificity(found.counts, found.sizes)["per_class"] if found.sizes.any() else [None] * classes
+    return [
+        {
+            "images": int(size),
+            "trained": int(found.trained[number]),
+            "accuracy": float(right[number] / size) if size else None,
+            "smooth": float(before[number] / size) if size and known else None,
+            "histogram": None if bins[number] is None else _tenths(bins[number]),
+        }
+        for number, size in enumerate(found.sizes.tolist())
+    ]
+
+
+def confusion_counts(codes: Codes, part: PartName) -> Int64[np.ndarray, "pairs 3"]:
+    """Of the exact network: class, predicted class, images of the part; all that occur, right ones too, ascending."""
+    rows = codes.rows(part)
+    labels, exact = np.asarray(codes.labels)[rows], np.asarray(codes.exact)[rows]
+    known = labels >= 0
+    pairs, counts = np.unique(np.stack([labels[known], exact[known]], axis=1), axis=0, return_counts=True)
+    return np.concatenate([pairs.reshape(-1, 2), counts[:, None]], axis=1).astype(np.int64)
+
+
+def confusions(codes: Codes, part: PartName) -> list[list[int]]:
+    """The most frequent mistakes of the exact network: [class, predicted class, images of the part], 20 at most."""
+    counts = confusion_counts(codes, part)
+    wrong = counts[counts[:, 0] != counts[:, 1]]
+    return wrong[np.argsort(-wrong[:, 2], kind="stable")[:CONFUSIONS]].tolist()
+
+
+def score_objects(found: CodeStatistics, kind: str) -> list[dict[str, Any]]:
+    """What the overview lists. kind: of the items."""
+    return [dead_row(int(found.dead.sum()), kind)] if found.scores is None else summary(found.scores, kind)
+
+
+def histogram(found: CodeStatistics, kind: str) -> dict[str, Any]:
+    """Over (concept, class) pairs of the part."""
+    if not found.sizes.any():
+        return {"series": []}
+    counts = _tenths(specificity(found.counts, found.sizes)["histogram"])
+    return {"series": [{"name": f"{found.part} {kind}s", "counts": counts}]}
+
+
+def _tenths(twentieths: Sequence[int]) -> list[int]:
+    return [int(a + b) for a, b in zip(twentieths[::2], twentieths[1::2], strict=True)]
+
+
+def notes_of(
+    codes: Codes,
+    shown: Codes,
+    drawn: Bool[np.ndarray, " images"],
+    found: CodeStatistics,
+    names: Mapping[int, Mapping[str, Any]] | None,
+    kind: str,
+) -> list[str]:
+    """What a reader should know before believing the page. kind: of the items."""
+    notes = [str(note) for note in codes.info.get("notes", ())]
+    if len(codes.rows("train")):
+        training = codes.part("train")
+        if alike := same_bits(pair_counts(training), len(training)).about(kind):
+            notes.insert(0, alike)
+    part, classes = found.part, len(codes.classes)
+    whole = len(codes.rows(part))
+    if len(shown) < whole:
+        notes.append(
+            f"{len(shown):,} of the {whole:,} {part} {kind}s are shown: {int(drawn.sum()):,} drawn at random, evenly "
+            "over the classes, then misclassified ones, of which there are too many here; accuracies are of all"
+        )
+    unknown = whole - int(found.sizes.sum())
+    if unknown:
+        notes.append(f"{unknown:,} of the {whole:,} {part} {kind}s have no label: no score counts them")
+    trained = ~np.isnan(found.shares).any(0)
+    held, few = found.sizes > 0, (found.sizes > 0) & (found.sizes < FEW)
+    of_classes = [
+        (few, f"have fewer than {FEW} {part} {kind}s: their shares say little"),
+        (~held, f"have no {part} {kind}s: their shares, if any, are of training {kind}s alone"),
+        (held & ~trained, f"have no training {kind}s: nothing stands beside their shares"),
+    ]
+    if part == "train":
+        notes.append(f"the training {kind}s are shown, to which the network was fitted: shares of others differ")
+    notes += [f"{int(which.sum()):,} of {classes:,} classes {what}" for which, what in of_classes if which.any()]
+    if found.scores is not None and classes > 1:
+        accuracy, chance = found.scores["accuracy"][part]["exact"], found.most_frequent
+        luck = 2 * np.sqrt(chance * (1 - chance) / found.sizes.sum())  # two standard deviations
+        if accuracy is not None and accuracy < max(0.3, chance + max(0.2 * (1 - chance), luck)):
+            notes.append(
+                f"the network is right for {accuracy:.1%} of {kind}s (always the most frequent class: {chance:.1%}): "
+                "names of such a model's concepts are worth little"
+            )
+    elif classes == 1:
+        notes.append("there is one class: nothing to tell apart")
+    if (dead := int(found.dead.sum())) > 0:
+        notes.append(f"{dead:,} of {codes.concepts:,} concepts are dead: always 0 or always 1 in training {kind}s")
+    named = [entry for entry in (names or {}).values() if entry.get("name")]
+    if names is None:
+        notes.append("concepts have numbers, not names: htaf concepts name finds names, --names reads them")
+    elif len(named) < codes.concepts:
+        notes.append(f"{codes.concepts - len(named):,} of {codes.concepts:,} concepts have no name")
+    unverified = sum(not entry.get("verified") for entry in named)
+    if unverified:
+        notes.append(f"{unverified:,} of {len(named):,} names are not verified: nothing has shown that they fit")
+    if given := sum(bool(entry.get("verified") and entry.get("checked_by")) for entry in named):
+        notes.append(
+            f"{given:,} of {len(named):,} names were given, then verified by a model: a name that was made by looking "
+            f"at these {kind}s scores too high"
+        )
+    return notes
+
+
+def about_run(record: Mapping[str, Any], name: str, size: Sequence[int]) -> list[tuple[str, str]]:
+    """Labels and values for a page: what the record of a run says of its making.
+
+    Args:
+        record: of the run. name: of its folder; the path would say where it lies.
+        size: height and width in pixels of the images that the network is given.
+    """
+    model = record["model"]
+    backbone = model.get("backbone") or {}
+    shape = ", ".join(f"{key} {backbone[key]}" for key in ("depth", "width") if key in backbone)
+    network = str(backbone.get("name") or backbone.get("kind") or model["kind"])
+    activation = model.get("activation", {"method": record["recipe"]["method"]})
+    curve = ", ".join(f"{key} {value:g}" for key, value in activation.items() if isinstance(value, float))
+    bottleneck = str(model.get("bottleneck", "implicit"))
+    return [
+        ("Run", name),
+        ("Data", str(record["data"]["name"])),
+        ("Method", f"{activation['method']} ({curve})" if curve else str(activation["method"])),
+        ("Network", f"{network} ({shape})" if shape else network),
+        ("Images as the network sees them", f"{size[1]} x {size[0]} pixels"),
+        ("Bottleneck", bottleneck),
+        ("Seed", str(record["seed"])),
+    ]

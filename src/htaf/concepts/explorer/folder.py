@@ -1,0 +1,124 @@
+"""The folder of a page: claimed, recognised, cleaned of what a former page left; and how values are written in it.
+
+Values are classic scripts `htafData("NAME", VALUE);`: a page opened from disk may load scripts, but fetch nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from htaf._ground.files import expect_folder
+from htaf.concepts.codes import ConceptError
+from htaf.concepts.naming.files import valid_text
+from htaf.training.runs import LOCK, locked, write_atomic
+
+FORMAT = 3
+PAGE = Path(__file__).parent / "page"
+INDEX, DATA, FULL = "index.html", "data", "full"
+KINDS = {"u1": "<u1", "i4": "<i4", "f4": "<f4"}  # of the numbers of arrays
+MARK = ".htaf-explorer"  # in a folder from the first moment, so that a build that was killed can be repeated
+
+
+def page_files() -> dict[str, bytes]:
+    """The page itself, as it comes with this package. Raises ConceptError: it is not there."""
+    try:
+        (PAGE / INDEX).stat()
+        return {file.name: file.read_bytes() for file in sorted(PAGE.iterdir()) if file.is_file()}
+    except OSError as error:
+        raise ConceptError(f"{error.filename}: the page is missing in this installation ({error.strerror})") from None
+
+
+def head_of(out: Path) -> dict[str, Any] | None:
+    """What data/page.js of a folder says; None where there is no whole page of this format."""
+    try:
+        head = value_of((out / DATA / "page.js").read_text("ascii"), "page")
+    except (OSError, ValueError, RecursionError):
+        return None
+    return head if isinstance(head, dict) and head.get("format") == FORMAT else None
+
+
+def check_folder(out: Path) -> None:
+    """Raises ConceptError unless `out` is new, empty, or a folder that `build_page` wrote."""
+    expect_folder(out, "the page", ConceptError)
+    try:
+        others = sorted(file.name for file in out.iterdir() if file.name != LOCK)
+    except FileNotFoundError:
+        return
+    if others and not (out / MARK).is_file() and head_of(out) is None:
+        raise ConceptError(f"expected a new or empty folder, {out} holds {others[0]!r}: choose another --out")
+
+
+@contextmanager
+def claimed(out: Path) -> Iterator[None]:
+    """Hold the folder while the block runs; raises ConceptError as `check_folder`, or where another process writes."""
+    check_folder(out)
+    with locked(out, "another process writes", ConceptError):
+        (out / DATA).mkdir(exist_ok=True)
+        write_atomic(out / MARK, f"format {FORMAT}\n")
+        yield
+
+
+OURS = ("sprite-*.webp", "bits-*.js", "ids-*.js", "texts-*.js", "maps-*.js", f"{FULL}/*.webp")
+
+
+def remove_stale(out: Path, kept: set[str]) -> None:
+    """Sheets and parts that this page does not have, and what a killed process left half written."""
+    for file in (file for pattern in OURS for file in out.glob(f"{DATA}/{pattern}")):
+        if file.relative_to(out).as_posix() not in kept:
+            file.unlink(missing_ok=True)
+    with suppress(OSError):
+        (out / DATA / FULL).rmdir()  # where it is empty
+    ours = {Path(name).name for name in kept} | {MARK}
+    for left in [*out.glob(".*"), *out.glob(f"{DATA}/.*"), *out.glob(f"{DATA}/{FULL}/.*")]:
+        whole = left.name[1:].rpartition(".")[0]  # `write_atomic` writes .NAME.RANDOM
+        if left.name != MARK and (
+            whole in ours
+            or whole.startswith(("sprite-", "bits-", "ids-", "texts-", "maps-"))
+            or left.parent.name == FULL
+        ):
+            left.unlink(missing_ok=True)
+
+
+def script(name: str, value: Any) -> str:
+    """One call of htafData, in ASCII alone; no text in it can end the script or open a comment.
+
+    Raises:
+        ValueError: a number that is not finite.
+    """
+    # a half of a surrogate pair would break encodeURIComponent
+    whole = valid_text(json.dumps(value, ensure_ascii=False, allow_nan=False))
+    text = json.dumps(json.loads(whole), separators=(",", ":")).replace("<", "\\u003c")
+    return f'htafData("{name}", {text});\n'
+
+
+def value_of(text: str, name: str) -> Any:
+    """What `script` wrote. Raises ValueError: anything else."""
+    start, end = f'htafData("{name}", ', ");\n"
+    if not (text.startswith(start) and text.endswith(end)):
+        raise ValueError(f"expected a call of htafData with {name}")
+    return json.loads(text[len(start) : -len(end)])
+
+
+def packed(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Arrays of bytes, whole numbers and floats as JSON: dtype u1, i4 or f4, shape, and base64 little-endian."""
+    made = {}
+    for name, array in arrays.items():
+        kind = {"u": "u1", "i": "i4", "f": "f4"}[array.dtype.kind]
+        data = np.ascontiguousarray(array, dtype=KINDS[kind]).tobytes()
+        made[name] = {"dtype": kind, "shape": list(array.shape), "data": base64.b64encode(data).decode("ascii")}
+    return made
+
+
+def unpacked(values: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """What `packed` made."""
+    return {
+        name: np.frombuffer(base64.b64decode(one["data"]), KINDS[one["dtype"]]).reshape(one["shape"])
+        for name, one in values.items()
+    }

@@ -1,0 +1,271 @@
+"""What a client of a language model is, and the one that asks an OpenAI-compatible server through openai's SDK.
+
+A reply that was used is kept on disk, so that nothing is paid twice; calls have a limit, checked before each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+from urllib.parse import urlsplit
+
+from htaf._ground.errors import installed
+from htaf._ground.files import cache_folder, parse_json, to_json, write_atomic
+from htaf.concepts.llm.messages import SAID, BudgetError, MalformedReply, Message, ModelError, R, short, validated
+
+OPENAI = "https://api.openai.com/v1"
+RETRIES = 4  # of one call
+ATTEMPTS = 3  # to get a reply that can be used
+REPLY_TOKENS = 4096  # of a first reply; later ones have no limit, as models think before they reply
+REFUSED = (400, 413, 422)  # the server is there, but does not take this request
+LEAST_SECRET = 8  # characters: a shorter key may be a word of the model's own
+LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+
+
+@runtime_checkable
+class Client(Protocol):
+    """Whatever answers messages with a JSON object of a wanted form; `base_url`, where it has one, says who does."""
+
+    model: str
+
+    def ask(self, messages: Sequence[Message], reply: type[R], *, context: Mapping[str, Any] | None = None) -> R:
+        """Ask for a reply of this form; its validators see the context."""
+        ...
+
+
+class ServerClient:
+    """Asks a model behind an OpenAI-compatible server. Threads may share it.
+
+    A request asks for JSON of the reply's schema; a server that refuses the schema is asked without. A reply that
+    cannot be used is told so and asked again.
+
+    Args:
+        model: the server's name of it; default: OPENAI_MODEL.
+        base_url: default: OPENAI_BASE_URL, else OpenAI's.
+        api_key: default: OPENAI_API_KEY; local servers need none. It is sent to that server alone, and neither printed,
+            logged nor stored.
+        cache: folder of replies; None for none. `default_cache()` is the usual one. Processes may share it.
+        calls: most requests that are sent, retries among them; never exceeded.
+        timeout: seconds without a word from the server after which a call has failed.
+    Attributes:
+        usage: counts of "calls" (requests sent, retries and failures among them), "tokens" (where the server counts
+            them), "cached" (replies that were kept) and "malformed" (replies that could not be used).
+        unencrypted: the host that gets a key over http, where that is not this machine; else "".
+    Raises:
+        ModelError: settings that cannot be used, no model. ModuleNotFoundError: openai is not installed.
+    """
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        cache: Path | None,
+        calls: int | None = None,
+        timeout: float = 600.0,
+    ) -> None:
+        with installed():
+            import openai
+
+        if not 0 < timeout < float("inf") or (calls is not None and calls < 0):
+            raise ModelError(f"expected timeout > 0 and calls >= 0, got {timeout} and {calls}")
+        self.model = model or os.environ.get("OPENAI_MODEL", "")
+        if not self.model:
+            raise ModelError("expected a model's name, as an argument or in OPENAI_MODEL, got none")
+        self.base_url = checked_url(base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI)
+        key = (api_key if api_key is not None else os.environ.get("OPENAI_API_KEY", "")).strip()
+        if not (key.isascii() and key.isprintable()) or " " in key:
+            raise ModelError(f"the key: expected printable ASCII without spaces, got others among {len(key)}")
+        parts = urlsplit(self.base_url)
+        local = parts.hostname in LOOPBACK
+        self.unencrypted = (parts.hostname or "") if key and parts.scheme == "http" and not local else ""
+        self._cache, self._calls = cache, calls
+        self.usage, self._guard = Counter[str](), threading.Lock()
+        self._schemas = True  # whether the server takes a schema
+        self._talks = False  # whether it has ever answered
+        # a closure, so that no dump of attributes shows the key
+        self._redact = lambda text: text.replace(key, "***") if len(key) >= LEAST_SECRET else text
+        http = openai.DefaultHttpxClient(
+            timeout=timeout,
+            follow_redirects=False,  # pictures and prompts go to this host alone
+            trust_env=not local,  # no proxy leads to this machine
+            event_hooks={"request": [self._before]},
+        )
+        self._sdk = openai.OpenAI(  # it wants a key, which local servers need not
+            base_url=self.base_url, api_key=key or "none", max_retries=RETRIES, timeout=timeout, http_client=http
+        )
+
+    def __enter__(self) -> ServerClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Send nothing more; calls under way in other threads end at their time-out at the latest."""
+        self._sdk.close()
+
+    def ask(self, messages: Sequence[Message], reply: type[R], *, context: Mapping[str, Any] | None = None) -> R:
+        """Ask for the model's reply, from the cache or the server.
+
+        Args:
+            reply: a pydantic model; its validators see `context` as `info.context`.
+        Raises:
+            MalformedReply: no reply could be used, or the server does not take this request though it took others.
+            BudgetError: the limit of calls is reached.
+            ModelError: the server is down, refuses the key, or is no such server.
+        """
+        key = self._key(messages)
+        try:
+            found = validated(self._kept(key), reply, context)
+        except MalformedReply:
+            pass  # nothing is kept, or what another form took
+        else:
+            self._count(cached=1)
+            return found
+        turn, problem = list(messages), ""
+        for attempt in range(ATTEMPTS):
+            text, problem = self._complete(turn, reply, REPLY_TOKENS if attempt == 0 else 0)
+            try:
+                if not problem:
+                    found = validated(text, reply, context)
+                    self._keep(key, text)
+                    return found
+            except MalformedReply as error:
+                problem = str(error)
+            self._count(malformed=1)
+            said = {"role": "assistant", "content": text[: 4 * SAID] or "(nothing)"}  # templates want alternate roles
+            complaint = f"That reply cannot be used: {problem}. Answer again with nothing but the JSON object."
+            turn = [*messages, said, {"role": "user", "content": complaint}]
+        message = f"no usable reply in {ATTEMPTS} attempts; the last: {problem}"
+        if self._talks:
+            raise MalformedReply(message)
+        raise ModelError(f"{self.base_url} is no OpenAI-compatible server, or its base URL is another: {message}")
+
+    def _complete(self, turn: list[Message], reply: type[R], limit: int) -> tuple[str, str]:
+        """Get one reply, and why it cannot be used; a request that is refused is sent without schema and limit."""
+        import openai
+
+        # A schema, not `json_object`: LM Studio takes no other. Not strict: OpenAI would refuse bounds of lengths
+        schema = {"name": "reply", "schema": reply.model_json_schema(), "strict": False}
+        wanted: dict[str, Any] = {"response_format": {"type": "json_schema", "json_schema": schema}}
+        wanted |= {"max_completion_tokens": limit} if limit else {}
+        call: Any = self._sdk.chat.completions.with_raw_response.create
+        refused = ""
+        for options in [wanted, {}] if self._schemas else [{}]:
+            try:
+                body = call(model=self.model, messages=turn, **options).http_response.content
+            except (openai.OpenAIError, RuntimeError) as error:  # httpx has the second for a client that was closed
+                if getattr(error, "status_code", 0) not in REFUSED:
+                    raise ModelError(self._told(error)) from None
+                refused = refused or self._told(error)
+            else:
+                return self._read(body, plain=bool(refused))
+        # where it took others, this one is too long, or not to its liking
+        raise (MalformedReply if self._talks else ModelError)(refused)
+
+    def _read(self, body: bytes, *, plain: bool) -> tuple[str, str]:
+        """Read an answer, as `_complete` gives it; plain: whether the server took it without a schema alone."""
+        try:
+            got = parse_json(body)
+            choice, counted = got["choices"][0], got.get("usage")
+            text, finish = choice["message"].get("content"), choice.get("finish_reason")
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            start = self._redact(body[:SAID].decode("utf-8", "replace"))
+            return "", f"expected a chat completion, got {short(start, 80)!r}"
+        self._talks, self._schemas = True, self._schemas and not plain
+        tokens = counted.get("total_tokens") if isinstance(counted, dict) else None
+        self._count(tokens=tokens if isinstance(tokens, int) else 0)
+        if finish == "length":
+            return "", "the reply was cut off at the limit of tokens; be brief"
+        if not isinstance(text, str) or not text.strip():
+            return "", f"the reply was empty: {short(self._redact(str(choice)))}"
+        return self._redact(text), ""
+
+    def _told(self, error: Exception) -> str:
+        """Say an error of the SDK in words, without what its request holds."""
+        import openai
+
+        url, status, said = self.base_url, getattr(error, "status_code", 0), _words(getattr(error, "body", None))
+        if isinstance(error, openai.APITimeoutError):
+            text = f"{url} gave no answer in {self._sdk.timeout:g} s"
+        elif not status:
+            text = f"{url} cannot be reached, or broke off: {error.__cause__ or error}"
+        elif status in (401, 403):
+            text = f"{url} refused the key, or wants one (HTTP {status}): give it in OPENAI_API_KEY"
+        elif status == 404:
+            text = f"{url} has no such model or address (HTTP 404); most end in /v1{said}"
+        else:
+            text = f"{url} answered HTTP {status}{said}"
+        return short(self._redact(text))
+
+    def _before(self, _: object) -> None:
+        """Take one call out of the budget, before it is sent."""
+        with self._guard:
+            if self._calls is not None and self.usage["calls"] >= self._calls:
+                raise BudgetError(f"the budget of {self._calls:,} calls is used up")
+            self.usage["calls"] += 1
+
+    def _count(self, **more: int) -> None:
+        with self._guard:
+            self.usage.update(more)
+
+    def _key(self, messages: Sequence[Message]) -> str:
+        """SHA-256 of all that decides a reply: the name of its file in the cache."""
+        parts = [self.model, self.base_url, list(messages)]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    def _kept(self, key: str) -> str:
+        """The text of a reply on disk; "" for none, or for a file that is none."""
+        try:
+            entry = None if self._cache is None else parse_json((self._cache / f"{key}.json").read_bytes())
+        except (OSError, ValueError):
+            return ""
+        reply = entry.get("reply") if isinstance(entry, dict) else None
+        return reply if isinstance(reply, str) else ""
+
+    def _keep(self, key: str, text: str) -> None:
+        if self._cache is None:
+            return
+        try:
+            self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)  # replies may speak of what is private
+            write_atomic(self._cache / f"{key}.json", to_json({"model": self.model, "reply": text}))
+        except OSError as error:  # to continue would pay for replies that are then lost
+            raise ModelError(f"{self._cache}: a reply cannot be kept: {error.strerror or error}") from None
+
+
+def default_cache() -> Path:
+    """Say where replies are kept: htaf/replies in XDG_CACHE_HOME or ~/.cache."""
+    return cache_folder() / "replies"
+
+
+def _words(body: object) -> str:
+    """What a server says of an error; pages of HTML say nothing."""
+    if isinstance(body, dict):
+        body = next((body[name] for name in ("message", "detail", "error") if isinstance(body.get(name), str)), "")
+    if not isinstance(body, str) or not body.strip() or body.lstrip().startswith("<"):
+        return ""
+    return f": {body}"
+
+
+def checked_url(url: str) -> str:
+    """Give the base URL without a slash at its end; parts that may hold a secret are refused, and not shown."""
+    try:
+        parts = urlsplit(url.strip())
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise ModelError("base URL: expected something like http://localhost:8000/v1, got no URL") from None
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise ModelError(
+            f"base URL of {host}: expected no user, password or anything after ? or #; give the key in OPENAI_API_KEY"
+        )
+    if parts.scheme not in ("http", "https") or not host or not url.isprintable():
+        raise ModelError(f"base URL: expected something like http://localhost:8000/v1, got {short(url, 80)!r}")
+    return url.strip().rstrip("/")

@@ -1,6 +1,0 @@
-"""The compiled kernels of csrc/bit_counts.hpp and csrc/nearest.hpp, with the signatures of reference.py."""
-
-from htaf.kernels.native import count_common as common
-from htaf.kernels.native import nearest, transpose
-
-__all__ = ["common", "nearest", "transpose"]

@@ -1,6 +1,0 @@
-"""The compiled kernels of csrc/kernels.cpp, with the signatures of reference.py."""
-
-from htaf.kernels.native import heaviside as forward
-from htaf.kernels.native import pack, supports, unpack
-
-__all__ = ["forward", "pack", "supports", "unpack"]

@@ -1,0 +1,712 @@
+"""A hardened network on a grid as an integer program, read from its exported graph.
+
+Every value of the graph that the program holds is a power of two times an integer. What lies between these and a step
+(norms, casts, clips) is not written down: a step's threshold is the least integer at which the network's own nodes,
+run on it, fire. So ties are decided as PyTorch decides them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.fx import Node
+from torch.fx.node import map_arg
+
+from htaf._ground.errors import option
+from htaf.program.integer.ops import (
+    Add,
+    And,
+    Array,
+    Conv,
+    Count,
+    IntegerError,
+    Linear,
+    Lookup,
+    Neuron,
+    Op,
+    Pool,
+    Shift,
+    Steps,
+    Take,
+    Value,
+    View,
+    by_channel,
+    channel_axis,
+)
+from htaf.program.integer.program import Input, IntegerProgram
+from htaf.program.integer.simplify import needed, simplify
+from htaf.program.packed.affine import Affine, aten, compose, read_affine, shape_of
+from htaf.program.packed.graph import Traced, trace
+from htaf.program.packed.kinds import is_pool, is_spikes, maps_each, pool_sizes, read_step
+from htaf.program.packed.layers import LayerSite, before_rounding, on_powers, read_layer
+
+MOST = 2**15 - 1  # of a weight
+FINEST = 2**24  # steps of an input's grid, at most: what float32 holds
+COLUMNS = (16, 2**30)  # exponent and clip of columns that a graph does not round; those of runs do
+_SIZE = aten.sym_size.int
+_VIEWS = (aten.reshape.default, aten.squeeze.dim, aten.unsqueeze.default)
+_INSTEAD = {  # what to do where a layer has no integer form
+    "put a step such as htaf.HTAF() in its place": (
+        "relu", "relu6", "leaky_relu", "prelu", "elu", "gelu", "silu", "mish", "hardtanh", "hardswish", "sigmoid",
+        "tanh", "softplus",
+    ),
+    "use nn.BatchNorm1d or 2d before a step, which is a threshold of integers": (
+        "layer_norm", "group_norm", "instance_norm", "rms_norm", "native_layer_norm", "native_group_norm",
+    ),
+    "give it ceil_mode=False, and windows with a pixel each": ("max_pool2d",),
+    "use nn.MaxPool2d, or nn.AdaptiveAvgPool2d(1) before the last layer": ("avg_pool2d", "adaptive_avg_pool2d"),
+    "use padding= of the layer behind it": ("constant_pad_nd", "pad"),
+    "use two dimensions": ("conv1d", "max_pool1d", "avg_pool1d", "adaptive_avg_pool1d"),
+    "use nn.MaxPool2d with the size of the image": ("adaptive_max_pool1d", "adaptive_max_pool2d", "amax", "max"),
+    "return its input, and leave the rest to the loss": ("softmax", "log_softmax", "_softmax", "_log_softmax"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Known:
+    """A node of the graph by integers: unit[c] integer / divisor + shift[c] is what `base` gives.
+
+    Between base and the node lie nodes that are monotone by channel, if it is not base itself. value: its number in the
+    program. unit: float64 [C], powers of two. still: the same at every time step, and held once.
+    """
+
+    value: int
+    unit: Array
+    base: Node
+    divisor: int = 1
+    shift: Array | None = None
+    still: bool = False
+
+    def real(self, integers: Array) -> Tensor:
+        """What base gives for some integers a channel, [C]."""
+        y = integers * self.unit / self.divisor
+        return torch.from_numpy(y if self.shift is None else y + self.shift).to(self.base.meta["val"].dtype)
+
+
+def integer_program(
+    model: nn.Module | Traced, example: Any, *, input: Input | None = None, table: Tensor | None = None
+) -> IntegerProgram:
+    """The integer program of a hardened network.
+
+    Args:
+        model: hardened, with weights on a grid (`htaf.on_grid`); or what `htaf.packed.trace` made of it.
+        example: inputs of it.
+        input: what the program takes: the pixels that `table` prepares, or columns, such as whole numbers from 0 to 16;
+            None: columns as fine as the network reads them, see `columns_input`.
+        table: float32 [channels, 256], what the network is given for each pixel.
+
+    Returns:
+        The program, simplified. about["unproved"] names the layers whose sums may be beyond what float32 holds exactly,
+        so that PyTorch may round them, and what reads columns that the network does not round.
+
+    Raises:
+        IntegerError: a part of the network has no integer form; the message names it and says what to do.
+        PackedError: a model that is smooth, or that cannot be exported.
+    """
+    traced = model if isinstance(model, Traced) else trace(model, example)
+    return simplify(Walk(traced, input or columns_input(traced), table).program())
+
+
+def columns_input(traced: Traced) -> Input:
+    """The integers that a network of columns takes: of the finest grid to which it rounds them.
+
+    Where it rounds none, as where only thresholds read them: multiples of 2^-16 in +-2^14.
+    """
+    (given,) = traced.inputs
+    found = list[tuple[int, int]]()
+    for node in traced.graph.nodes:
+        if node.op == "call_function" and node.target is aten.round.default:
+            source, factor, limits, _ = before_rounding(node, traced.constants)
+            while source.target in _VIEWS:
+                (source,) = source.all_input_nodes[:1]
+            if source is given and limits is not None:
+                found.append((round(math.log2(factor)), round(min(-limits[0], limits[1]))))
+    exponent, limit = max(found, default=COLUMNS)
+    return Input("columns", tuple(int(n) for n in shape_of(given)[1:]), -limit, limit, exponent)
+
+
+def module_of(node: Node) -> str:
+    """The path of the module that a node is of, or its own name."""
+    stack = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+    return next((path for path in reversed(stack) if path and not path.startswith("_")), node.name)
+
+
+def off_grid() -> str:
+    """What to do with real weights."""
+    flag = option("--weights int8", 'weights="int8"')
+    return f"train a run with {flag}, or a model of your own after htaf.on_grid(model, example)"
+
+
+def refuse(node: Node, expected: str, got: object) -> NoReturn:
+    raise IntegerError(f"{module_of(node)}: expected {expected}, got {got}")
+
+
+def _operator(node: Node) -> str:
+    """As `relu` of aten.relu.default."""
+    return getattr(node.target, "__name__", str(node.target)).partition(".")[0]
+
+
+class Walk:
+    """One pass over a graph: `known` holds its values by integers, `pixels` those that are functions of each pixel."""
+
+    def __init__(self, traced: Traced, given: Input, table: Tensor | None) -> None:
+        self.traced, self.constants, self.input = traced, traced.constants, given
+        self.single = {
+            node: held.float() if held.dtype == torch.float64 else held for node, held in self.constants.items()
+        }
+        self.ops, self.values = list[Op](), [Value(given.shape, given.low, given.high)]
+        self.most = [np.full(self.values[0].channels, max(-given.low, given.high))]  # magnitudes a channel
+        self.known, self.pixels = dict[Node, Known](), dict[Node, Tensor]()
+        self.unproved = list[str]()
+        if len(traced.inputs) != 1:
+            raise IntegerError(f"expected a network with one input, got {len(traced.inputs)}")
+        (placeholder,) = traced.inputs
+        shape = tuple(shape_of(placeholder)[1:])
+        if given.shape != shape:
+            raise IntegerError(f"expected an input {list(given.shape)}, got a network of {list(shape)}")
+        if given.kind == "pixels":
+            if table is None or tuple(table.shape) != (given.shape[0], 256):
+                got = None if table is None else list(table.shape)
+                raise IntegerError(f"expected a table [{given.shape[0]}, 256] of what each pixel is, got {got}")
+            self.pixels[placeholder] = table[None, :, None]
+        else:
+            self.known[placeholder] = Known(0, np.full(self.values[0].channels, 2.0**-given.exponent), placeholder)
+            self.unproved += self._raw(placeholder)
+        for node in traced.graph.nodes:
+            if node.op == "call_function" and node not in self.constants and isinstance(node.meta.get("val"), Tensor):
+                self._see(node)
+
+    def _raw(self, node: Node) -> list[str]:
+        """What reads columns that the network does not round: near a threshold it may tell apart what integers do
+        not."""
+        found = list[str]()
+        for user in node.users:
+            moved = user.target in (aten.clamp.default, *_VIEWS)
+            if moved or read_affine(user, self.constants) is not None:
+                found += self._raw(user)
+            elif user.target not in (aten.round.default, _SIZE):
+                found.append(module_of(user))
+        return found
+
+    def program(self) -> IntegerProgram:
+        """All that the output needs.
+
+        Raises:
+            IntegerError: there are several outputs, or they are no row of numbers.
+        """
+        node, *more = self.traced.outputs
+        if node is None or more:
+            raise IntegerError(f"expected a network with one output, got {1 + len(more)}")
+        end = self._aligned(node, self._settled(node))
+        unit = (round(math.log2(end.unit[0])), end.divisor)
+        made = IntegerProgram(self.input, tuple(self.ops), end.value, unit, {"unproved": self.unproved})
+        return needed(made)
+
+    def row_shape(self, node: Node) -> tuple[int, ...]:
+        """The shape of one row of a node, time first where it has time: of [N, ...], [T, N, ...] and [T N, ...]."""
+        first, *rest = shape_of(node) or (0,)
+        if isinstance(first, int) and rest and not isinstance(rest[0], int):
+            rest[0], batch = first, rest[0]
+        else:
+            batch = first
+        times = 0 if isinstance(batch, int) else batch.node.expr / self.traced.batch.node.expr
+        if not (times == 1 or (batch is first and getattr(times, "is_Integer", False))):
+            refuse(
+                node, "values [N, ...], [T, N, ...] or [T N, ...] of N rows", f"{list(shape_of(node))} ({node.name})"
+            )
+        whole = rest if times == 1 else [int(times), *rest]
+        if not all(isinstance(n, int) for n in whole):
+            refuse(node, "sizes that are known", f"{list(shape_of(node))} ({node.name})")
+        return tuple(whole)
+
+    def _see(self, node: Node) -> None:
+        target, sources = node.target, node.all_input_nodes
+        moved: list[Any] = [n for n in sources if n not in self.constants and n.target is not _SIZE]
+        if moved and all(n in self.pixels for n in moved) and self._of_each_pixel(node):
+            self.pixels[node] = self.pixels[moved[0]] if target in _VIEWS else self._run(node, self.pixels)
+            return
+        for source in moved:
+            if source in self.pixels and source not in self.known:
+                self._look_up(source)
+        if (step := read_step(node, self.constants)) is not None:
+            self._step(node, step.low)
+        elif is_spikes(node):
+            self._neuron(node)
+        elif (site := read_layer(node, self.single)) is not None:
+            self._layer(node, site)
+        elif target is aten.round.default:
+            self._round(node)
+        elif is_pool(node):
+            self._pool(node)
+        elif target in (aten.mean.dim, aten.sum.dim_IntList):
+            self._count(node)
+        elif target in _VIEWS:
+            self._view(node)
+        elif target is aten.expand.default:
+            self._expand(node)
+        elif target is aten.index_select.default and len(shape_of(node)) == 2:
+            self._take(node)
+        elif target is aten.add.Tensor and len(moved) == 2:
+            self._add(node, *moved)
+        elif target is aten.mul.Tensor and len(moved) == 2:
+            self._and(node, *moved)
+        elif (affine := self._affine(node)) is not None:
+            self._map(node, affine)
+        elif self._monotone(node):
+            self.known[node] = self.known[node.args[0]]  # pyright: ignore
+        else:
+            self._refuse_kind(node)
+
+    def _refuse_kind(self, node: Node) -> NoReturn:
+        """No operation of a program is like the node."""
+        while _operator(node) == "getitem":
+            node = node.args[0]  # pyright: ignore
+        instead = next((f": {what}" for what, those in _INSTEAD.items() if _operator(node) in those), "")
+        what = f"{node.target} ({node.name}){instead}"
+        refuse(node, "layers on a grid, norms, steps, poolings and sums", what)
+
+    def _of_each_pixel(self, node: Node) -> bool:
+        if node.target in _VIEWS:
+            return True
+        shaped = {str(shape_of(n)[1:]) for n in (node, *self.traced.inputs)}
+        if len(shaped) > 1 and any(n in self.constants and shape_of(n) for n in node.all_input_nodes):
+            return False  # of each place in another shape than that of the image
+        if self._affine(node) is not None or maps_each(node):
+            return True
+        return self._monotone(node) or read_step(node, self.constants) is not None
+
+    def _monotone(self, node: Node) -> bool:
+        return node.target is aten.clamp.default
+
+    def _affine(self, node: Node) -> Affine | None:
+        """The node as an affine map whose constants vary by channel at most."""
+        affine = read_affine(node, self.constants)
+        if affine is not None and affine.axis is not None:
+            rank = len(shape_of(node))
+            if affine.axis != rank + (-1 if rank < 4 else -3):
+                return None
+        return affine
+
+    def _run(self, node: Node, known: dict[Node, Tensor]) -> Any:
+        """The node on values of what it takes, constants among it."""
+        given: Any = map_arg((node.args, node.kwargs), lambda n: known[n] if n in known else self.constants[n])
+        return node.target(*given[0], **given[1])  # pyright: ignore[reportCallIssue]
+
+    def put(self, op: Op) -> int:
+        """Append an operation."""
+        if isinstance(op, View) and op.x and isinstance(before := self.ops[op.x - 1], View):
+            op = replace(op, x=before.x)
+        self.ops.append(op)
+        given = [self.values[i] for i in op.reads]
+        self.values.append(value := op.value(*given))
+        if isinstance(op, (Conv, Linear)):
+            rows = op.weight.reshape(len(op.weight), -1)
+            plus, minus = np.maximum(rows, 0).sum(1), np.maximum(-rows, 0).sum(1)
+            low, high = min(given[0].low, 0), max(given[0].high, 0)
+            ends = [plus * high - minus * low, minus * high - plus * low]
+            self.most.append(np.maximum(*ends))
+        elif isinstance(op, Add):
+            self.most.append((self.most[op.a] << op.left) + (self.most[op.b] << op.right))
+        else:
+            self.most.append(np.full(value.channels, max(-value.low, value.high)))
+        return len(self.ops)
+
+    def _hold(self, node: Node, op: Op, unit: Array, **more: Any) -> None:
+        """The node is what an operation gives."""
+        value = self.put(op)
+        self.known[node] = Known(value, unit, node, **more)
+        exact = 2**24 if node.meta["val"].dtype == torch.float32 else 2**53
+        if isinstance(op, (Conv, Linear, Add, Count)) and self.most[value].max() > exact:
+            self.unproved.append(op.name)
+
+    def _look_up(self, node: Node) -> None:
+        """A value of each pixel, as integers of one unit."""
+        values = self.pixels[node].flatten(0, -2)
+        if not bool(values.isfinite().all()):
+            refuse(node, "finite numbers of each pixel", values)
+        whole, unit = on_powers(values[None].float())
+        if float(whole.abs().max()) > FINEST:
+            refuse(node, "pixels that are rounded to a grid before a layer", f"real ones ({node.name}): {off_grid()}")
+        table = whole[0].numpy().astype(np.int64)
+        self._hold(node, Lookup(module_of(node), 0, table), np.full(len(table), float(unit)))
+        self._shaped(node, node)
+
+    def _of(self, node: Any) -> Known:
+        if node not in self.known:
+            refuse(node, "a value that the program holds", node)
+        return self.known[node]
+
+    def _between(self, node: Node) -> Affine:
+        """The affine map from a node's base to it, [C] or []."""
+        base = self._of(node).base
+        found = Affine(node, torch.tensor(1.0).double(), torch.tensor(0.0).double(), None)
+        while found.source is not base:
+            source = found.source
+            affine = self._affine(source)
+            if affine is None:  # what only moves numbers
+                if not self._passes(source):
+                    refuse(node, "a norm or another affine map", f"{source.target} ({source.name})")
+                found = replace(found, source=source.args[0])  # pyright: ignore
+                continue
+            inner = replace(affine, axis=None)
+            joined = compose(replace(found, axis=None), inner)
+            assert joined is not None
+            found = joined
+        return found
+
+    def _passes(self, node: Node) -> bool:
+        """Whether a node only moves numbers, so that its channels are those of its argument."""
+        return node.target in (*_VIEWS, aten.expand.default) or is_pool(node)
+
+    def _settled(self, node: Any) -> Known:
+        """A value without anything between base and node: its shift goes into the operation that made it.
+
+        Raises:
+            IntegerError: it is not a power of two times an integer.
+        """
+        known = self._of(node)
+        if known.base is node and known.shift is None:
+            return known
+        affine = self._between(node)
+        channels = len(known.unit)
+        scale = np.broadcast_to(affine.scale.numpy(), (channels,)) * known.unit
+        shift = np.broadcast_to(affine.shift.numpy(), (channels,))
+        if known.shift is not None:
+            shift = shift + np.broadcast_to(affine.scale.numpy(), (channels,)) * known.shift
+        made = self.ops[known.value - 1] if known.value else None
+        if isinstance(made, Steps) and known.divisor == 1 and len({*scale}) == len({*shift}) == 1:
+            op, unit = _relabelled(made, scale[0], shift[0])
+            if op is None:
+                refuse(node, "steps whose levels are integers times a power of two", [shift[0], scale[0]])
+            return replace(known, value=self.put(op), unit=np.full(channels, unit), base=node, shift=None)
+        if not (_powers(scale) and (scale > 0).all()):
+            refuse(
+                node,
+                "sums of integers in units that are powers of two",
+                "real numbers, as of a norm or of binary weights that no step follows: put a step behind it, or leave "
+                "it out; of columns, normalise them before they come in",
+            )
+        settled = replace(known, unit=scale, base=node, shift=None)
+        if not shift.any():
+            return settled
+        finest = on_powers(torch.from_numpy(shift / scale)[:, None])[1].numpy()
+        finer = self._in_units(settled, np.where(shift == 0, scale, np.minimum(finest, 1) * scale))
+        bias = shift * known.divisor / (scale if finer is None else finer.unit)
+        if finer is None or (bias != np.rint(bias)).any() or np.abs(bias).max() > 2**52:
+            what = "a real one: give the layer bias=False, or let its step or norm come right behind it"
+            refuse(node, "a bias on the grid of the layer's sums", what)
+        made, whole = self.ops[finer.value - 1], bias.astype(np.int64)
+        assert isinstance(made, (Linear, Conv))
+        return replace(finer, value=self.put(replace(made, bias=whole if made.bias is None else made.bias + whole)))
+
+    def _in_units(self, known: Known, unit: Array) -> Known | None:
+        """The sums of a layer in finer units, by larger weights; None where these are too large, or of others."""
+        made, by = self.ops[known.value - 1], (known.unit / unit).round().astype(np.int64)
+        if not isinstance(made, (Linear, Conv)) or by.max() > MOST:
+            return None
+        weight = made.weight * by.reshape(-1, *[1] * (made.weight.ndim - 1))
+        if np.abs(weight).max() > MOST:
+            return None
+        bias = None if made.bias is None else made.bias * by
+        return replace(known, unit=unit, value=self.put(replace(made, weight=weight, bias=bias)))
+
+    def _aligned(self, node: Node, known: Known) -> Known:
+        """In one unit for all channels."""
+        one = np.full_like(known.unit, known.unit.min())
+        if (known.unit == one).all():
+            return known
+        if (finer := self._in_units(known, one)) is not None:
+            return finer
+        most = int(max(-self.values[known.value].low, self.values[known.value].high) * (known.unit.max() / one[0]))
+        left = np.log2(known.unit / one).astype(np.int64)
+        return replace(known, value=self.put(Shift(module_of(node), known.value, left, -most, most)), unit=one)
+
+    def _step(self, node: Node, low: float) -> None:
+        """By bisection: where the network's own nodes, run on an integer a channel, change from `low` to 1."""
+        source: Any = next(n for n in node.all_input_nodes if n not in self.constants)
+        known = self._of(source)
+        value, channels = self.values[known.value], len(known.unit)
+
+        def fires(integers: Array) -> Array:
+            return self._at(node, known, integers).numpy() == 1
+
+        least, most = np.full(channels, value.low), np.full(channels, value.high)
+        first, last = fires(least), fires(most)
+        below, above = least, most
+        while (above - below > 1).any():
+            middle = (below + above) // 2
+            as_last = fires(middle) == last
+            below, above = np.where(as_last, below, middle), np.where(as_last, middle, above)
+        falls = first & ~last
+        threshold = np.where(falls, -below, np.where(first, value.low, np.where(last, above, value.high + 1)))
+        op, unit = _relabelled(
+            Steps(module_of(node), known.value, threshold[:, None], np.where(falls, -1, 1), 0, 1),
+            1.0 - low,
+            low,
+        )
+        assert op is not None
+        self._hold(node, op, np.full(channels, unit), still=known.still)
+
+    def _at(self, node: Node, known: Known, integers: Array) -> Tensor:
+        """What a node gives where the integers of its base are these, [C]."""
+        if node is known.base:
+            return known.real(integers)
+        source: Any = next(n for n in node.all_input_nodes if n not in self.constants and n.target is not _SIZE)
+        before = self._at(source, known, integers)
+        if self._passes(node):
+            return before
+        rank = len(shape_of(source))
+        shaped = before.reshape(-1, 1, 1) if rank >= 4 else before
+        return self._run(node, {source: shaped.reshape(*[1] * (rank - shaped.ndim), *shaped.shape)}).flatten()
+
+    def _neuron(self, node: Node) -> None:
+        source, leak, gain, threshold, soft = node.args
+        assert isinstance(source, Node)
+        known = self._of(source)
+        steps = self.row_shape(node)[0]
+        rest = Fraction(1) - Fraction(float(leak))  # pyright: ignore[reportArgumentType]
+        shift = 0 if not rest else round(-math.log2(rest))
+        if rest and (rest != Fraction(1, 2**shift) or soft):
+            got = f"tau = {float(1 / rest):g}" + (" with a soft reset" if soft else "")
+            refuse(node, "a neuron without a leak, or one with tau = 2, 4, 8 or so and a hard reset", got)
+        affine = self._between(source)
+        channels, scale = len(known.unit), shift * steps
+        slopes = np.broadcast_to(affine.scale.numpy(), (channels,)) * known.unit / known.divisor
+        shifts = np.broadcast_to(affine.shift.numpy(), (channels,))
+        if known.shift is not None:
+            shifts = shifts + np.broadcast_to(affine.scale.numpy(), (channels,)) * known.shift
+        at = Fraction(float(threshold)) / Fraction(float(gain))  # pyright: ignore[reportArgumentType]
+        most = steps * max(abs(self.values[known.value].low), abs(self.values[known.value].high)) << scale
+        charges = [sum((1 - rest) ** i for i in range(k)) for k in range(1, steps + 1)]
+        found = np.empty((channels, steps * steps if soft else steps), np.int64)
+        for c, (slope, constant) in enumerate(zip(slopes.tolist(), shifts.tolist(), strict=True)):
+            a, b = Fraction(slope), Fraction(constant)
+            needed = [at * (j + 1) - b * charge for charge in charges for j in range(steps if soft else 1)]
+            whole = [math.ceil(n * 2**scale / abs(a)) if a else (-most if n <= 0 else most + 1) for n in needed]
+            found[c] = [min(max(n, -most), most + 1) for n in whole]
+        sign = np.where(slopes < 0, -1, 1)
+        op = Neuron(module_of(node), known.value, steps, found, sign, shift, scale, bool(soft))
+        self._hold(node, op, np.ones(channels))
+
+    def _layer(self, node: Node, site: LayerSite) -> None:
+        known, name = self._settled(site.source), module_of(node)
+        self._expect_time(node, known)
+        g, weight = site.geometry, site.weight.double()
+        if g.groups != 1:
+            refuse(node, "a convolution without groups", f"{g.groups} groups")
+        one = float(known.unit.min())
+        if (known.unit != one).any():
+            weight = weight * torch.from_numpy(known.unit / one).view(-1, 1, 1)
+        if not bool(weight.isfinite().all()):
+            refuse(node, "finite weights", "others")
+        whole, step = on_powers(weight)
+        if float(whole.abs().max()) > MOST:
+            refuse(node, "weights on a grid of integers", f"real ones: {off_grid()}")
+        k = whole.numpy().astype(np.int64)
+        if site.form == "row":
+            op: Op = Linear(name, known.value, k[:, :, 0, 0], None)
+        else:
+            op = Conv(name, known.value, k, None, g.stride, g.padding, g.dilation)
+        step = torch.where(whole.flatten(1).any(1), step, step.min())  # a filter of zeros takes any unit
+        shift = None if site.bias is None else site.bias.double().numpy()
+        self._hold(node, op, step.numpy() * one, divisor=known.divisor, shift=shift)
+
+    def _expect_time(self, node: Node, known: Known) -> None:
+        if known.still:
+            refuse(node, "a neuron behind what is the same at every time step", f"{node.target} ({node.name})")
+
+    def _round(self, node: Node) -> None:
+        """The grid of a layer's inputs: a shift, half to even, and a clip."""
+        source, factor, limits, _ = before_rounding(node, self.constants)
+        known = self._settled(source)
+        unit = known.unit * factor / known.divisor
+        if not _powers(unit) or factor <= 0:
+            refuse(node, "numbers that are rounded to a power of two", f"multiples of {factor:g}")
+        shift, value = np.log2(unit).astype(np.int64), self.values[known.value]
+        low, high = limits or (-math.inf, math.inf)
+        if not shift.any() and low <= value.low and value.high <= high:
+            self.known[node] = replace(known, unit=np.ones_like(unit), base=node, divisor=1)
+            return
+        widest = max(abs(value.low), abs(value.high)) << max(int(shift.max()), 0)
+        least, most = (round(max(low, -widest)), round(min(high, widest)))
+        op = Shift(module_of(node), known.value, shift, least, most)
+        self._hold(node, op, np.ones_like(unit), still=known.still)
+
+    def _map(self, node: Node, affine: Affine) -> None:
+        """An affine map: a power of two goes into the unit, a cast that loses nothing changes nothing."""
+        known = self.known[node] = self._of(affine.source)
+        value = self.values[known.value]
+        wide = node.meta["val"].dtype == torch.float64  # a head's bias, on the grid of its sums, may be divided too
+        exact = known.base is affine.source and (known.shift is None or wide) and known.divisor == 1
+        scale = affine.scale.numpy()
+        held = max(abs(value.low), abs(value.high)) <= 2**24
+        if not exact or affine.shift.numpy().any() or not (scale > 0).all():
+            return
+        over = round(1 / float(scale)) if scale.ndim == 0 else 0
+        if held and _powers(scale) and known.shift is None:
+            self.known[node] = replace(known, unit=known.unit * scale, base=node)
+        elif over and not _powers(scale) and 1 / over == float(scale):  # a mean
+            self.known[node] = replace(self._settled(affine.source), base=node, divisor=over)
+
+    def _pool(self, node: Node) -> None:
+        source: Any = node.args[0]
+        known = self._of(source)
+        kernel, stride, padding, dilation = pool_sizes(node)
+        if dilation != (1, 1):
+            refuse(node, "a pooling of images without dilation", f"dilation {dilation}")
+        falls = np.broadcast_to(self._between(source).scale.numpy() < 0, (len(known.unit),))
+        op = Pool(module_of(node), known.value, kernel, stride, padding, falls.astype(np.int64))
+        base = node if known.base is source else known.base
+        self.known[node] = replace(known, value=self.put(op), base=base)
+
+    def _count(self, node: Node) -> None:
+        source: Any = node.args[0]
+        known, dims = self._settled(source), [*node.args[1]] if len(node.args) > 1 and node.args[1] else []  # pyright: ignore
+        self._expect_time(node, known)
+        shape, row = shape_of(source), self.row_shape(source)
+        axes = [int(dim) % len(shape) - len(shape) for dim in dims]
+        if isinstance(shape[0], int):  # [T, N, ...]: of a row time lies where the rows do
+            batch, axes = 1 - len(shape), [axis + (axis == -len(shape)) for axis in axes]
+            mixed = batch in [int(dim) - len(shape) for dim in dims]
+        else:
+            mixed = -len(shape) in axes
+        image = channel_axis(row) == -3 and len({-1, -2} & {*axes}) == 1
+        if not axes or mixed or image or channel_axis(row) in axes:
+            refuse(node, "a mean or sum over pixels or time", f"one over dimensions {dims} of {list(shape)}")
+        made = Count(module_of(node), known.value, tuple(sorted(axes)))
+        number = math.prod(row[axis] for axis in axes) if node.target is aten.mean.dim else 1
+        self._hold(node, made, known.unit, divisor=known.divisor * number)
+        self._shaped(node, node)
+
+    def _viewed(self, node: Node, known: Known, wanted: tuple[int, ...]) -> Known:
+        """In another shape."""
+        before = self.values[known.value].shape
+        if before == wanted:
+            return known
+        units = _by_channel(np.broadcast_to(by_channel(known.unit, before), before), wanted)
+        if units is None:
+            refuse(node, "a view that keeps one unit a channel", f"{list(before)} as {list(wanted)}")
+        return replace(known, value=self.put(View(module_of(node), known.value, wanted)), unit=units)
+
+    def _shaped(self, node: Node, base: Node) -> None:
+        """As the node's own shape, by a view where it is another."""
+        known, wanted = self.known[node], self.row_shape(node)
+        before = self.values[known.value].shape
+        if before != wanted:
+            self.known[node] = replace(self._viewed(node, known, wanted), base=base)
+
+    def _view(self, node: Node) -> None:
+        source: Any = node.args[0]
+        known = self._of(source)
+        row = self.row_shape(source)
+        wanted = self.row_shape(node)
+        if row == wanted:
+            self.known[node] = replace(known, base=node) if known.base is source else known
+            return
+        self._expect_time(node, known)
+        row = self.values[known.value].shape
+        kept = len(row) and len(wanted) and row[channel_axis(row)] == wanted[channel_axis(wanted)]
+        if known.base is source or not kept:
+            known = self._settled(source)
+            self.known[node] = replace(known, base=node)
+            self._shaped(node, node)
+        else:
+            self.known[node] = known
+            self._shaped(node, known.base)
+
+    def _expand(self, node: Node) -> None:
+        source: Any = node.args[0]
+        known, wanted = self._of(source), self.row_shape(node)
+        if wanted[1:] != self.values[known.value].shape or not isinstance(shape_of(node)[0], int):
+            refuse(node, "an image that is repeated over time", f"{list(shape_of(source))} as {list(shape_of(node))}")
+        self.known[node] = replace(known, still=True, base=node if known.base is source else known.base)
+
+    def _take(self, node: Node) -> None:
+        source, dim, index = node.args
+        known, row = self._settled(source), self.row_shape(source)  # pyright: ignore
+        places = self.constants.get(index)  # pyright: ignore
+        if places is None or channel_axis(row) != -1 or int(dim) % len(shape_of(source)) != len(shape_of(source)) - 1:  # pyright: ignore
+            refuse(node, "columns of rows, by a list of them", f"{node.target} ({node.name})")
+        taken = places.numpy()
+        self._hold(node, Take(module_of(node), known.value, taken), known.unit[taken], divisor=known.divisor)
+
+    def _add(self, node: Node, a: Node, b: Node) -> None:
+        if "nested" in node.meta:
+            self._levels(node, a, b)
+            return
+        one, other = self._settled(a), self._settled(b)
+        if one.divisor != other.divisor:
+            refuse(node, "a sum of means of as many bits", f"means of {one.divisor} and {other.divisor}")
+        if node.kwargs or len(node.args) > 2 or one.still != other.still:
+            refuse(node, "a plain sum of two values", f"{node.args} {node.kwargs}")
+        if len(one.unit) != len(other.unit):
+            refuse(node, "two values of one shape", f"{shape_of(a)} and {shape_of(b)}")
+        unit = np.minimum(one.unit, other.unit)
+        left, right = (np.log2(part.unit / unit).astype(np.int64) for part in (one, other))
+        op = Add(module_of(node), one.value, other.value, left, right)
+        self._hold(node, op, unit, divisor=one.divisor, still=one.still)
+
+    def _levels(self, node: Node, a: Node, b: Node) -> None:
+        """The steps of one activation with several levels, as one."""
+        known = self.known[a]
+        one, other = (self.ops[self.known[n].value - 1] for n in (a, b))
+        assert isinstance(one, Steps)
+        assert isinstance(other, Steps)
+        value = self.values[one.x]
+        sign = np.where((one.sign == -1) | (other.sign == -1), -1, 1)
+        both = []
+        for step in (one, other):  # where it is the same for all inputs, its sign says nothing
+            never = step.thresholds > value.high
+            constant = np.where(never, 1 - value.low, -value.high)
+            both.append(np.where((sign != step.sign)[:, None], constant, step.thresholds))
+        op = Steps(module_of(node), one.x, np.concatenate(both, 1), sign, 0, 1)
+        self._hold(node, op, known.unit, still=known.still)
+
+    def _and(self, node: Node, a: Node, b: Node) -> None:
+        for inner, outer in ((a, b), (b, a)):
+            known = self._of(outer)
+            if known.base is not outer or self._bits(outer) is None or (by := self._bits(inner)) is None:
+                continue
+            op = And(module_of(node), self._of(inner).value, known.value, by == -1)
+            self._hold(node, op, np.ones_like(known.unit))
+            return
+        refuse(node, "a product of bits", f"{node.target} ({node.name})")
+
+    def _bits(self, node: Node) -> int | None:
+        """1 where a node is bits, -1 where it is 1 - bits; None for others."""
+        known = self._of(node)
+        value, affine = self.values[known.value], self._between(node)
+        if (value.low, value.high) != (0, 1) or known.divisor != 1 or (known.unit != 1).any() or known.still:
+            return None
+        by = {(float(s), float(t)) for s, t in zip(affine.scale.flatten(), affine.shift.flatten(), strict=True)}
+        return {(1.0, 0.0): 1, (-1.0, 1.0): -1}.get(by.pop()) if len(by) == 1 else None
+
+
+def _by_channel(numbers: Array, shape: tuple[int, ...]) -> Array | None:
+    """The one number of each channel, of a number for each place; None where a channel has several."""
+    each = np.moveaxis(numbers.reshape(shape), channel_axis(shape), 0).reshape(shape[channel_axis(shape)], -1)
+    return None if (each != each[:, :1]).any() else each[:, 0].copy()
+
+
+def _powers(numbers: Array) -> bool:
+    """Whether all are powers of two, or minus these."""
+    return bool((np.frexp(np.abs(numbers))[0] == 0.5).all())
+
+
+def _relabelled(op: Steps, scale: float, shift: float) -> tuple[Steps | None, float]:
+    """Steps whose levels are scale level + shift, and their unit; None where no unit has them."""
+    first, gap = scale * op.least + shift, scale * op.unit
+    if gap < 0:  # the levels in the other order: what is not reached counts
+        reached = op.thresholds.shape[1]
+        op = replace(op, thresholds=1 - op.thresholds[:, ::-1], sign=-op.sign)
+        first, gap = first + gap * reached, -gap
+    whole, unit = on_powers(torch.tensor([[first, gap]]).double())
+    least, between = whole[0].tolist()
+    held = bool((whole == whole.round()).all())
+    return replace(op, least=int(least), unit=int(between)) if held else None, float(unit)

@@ -1,0 +1,111 @@
+"""What all exports share: what their numbers mean, as text from which it is read again, digests, and test rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any
+
+import numpy as np
+
+from htaf.data.numerals import BLANKS
+from htaf.program.integer.program import Array, IntegerProgram
+
+_RULES = """\
+How raw values become x, one line an input. v is the value of "column" in a row. It is missing where it is empty or one
+of {blanks} in any case, of numbers also none. fixed(t) is t rounded to float32, times 2^{exponent}, rounded half to
+even, clamped to {low}..{high}. v * scale + offset and the like are float64.
+  number: fixed(v * scale + offset), v without its "unit"; "fill" in place of a missing v and of one of "codes"
+  code: fixed(1) where v is "code", else 0; missing: fixed(1) where v is missing, else 0
+  date: fixed((p - low) / (high - low)), p: the "part" of v, or of "fill" where v is missing. Dates are in UTC where a
+    zone is known. weekday: Monday is 0; hour, and elapsed days since "first": with their fraction
+  category: fixed(1) where v is that text, "" for a missing one, else 0; other: fixed(1) where v is none of "texts"
+  encoded: the number of the text in "values", of others "otherwise"
+Texts are compared without blanks at their ends and without case, single letters other than y, n, t and f with it.
+low and high of a number or a date are those of the training rows; values outside them are allowed."""
+_MEANS = {
+    "regression": 'prediction = y[0] * {unit} * "std" + "mean"',
+    "classification": 'y[i] belongs to class i; the class is that of the first greatest y, or, with a "threshold", '
+    "class 1 from this probability on: 1 / (1 + exp((y[0] - y[1]) * {unit}))",
+}
+
+
+def lines(program: IntegerProgram) -> list[str]:
+    """Text for a comment: how raw values become the inputs, a line of JSON each, and what the outputs are.
+
+    None where `about` has no "columns" and no "target", as `htaf.runs.integer` makes them.
+    """
+    given, about, found = program.input, program.about, list[str]()
+    if columns := about.get("columns"):
+        blanks = ", ".join(sorted(BLANKS - {""}))
+        rules = _RULES.format(blanks=blanks, exponent=given.exponent, low=given.low, high=given.high)
+        found += [*rules.splitlines(), *map(_json, columns)]
+    if target := about.get("target"):
+        exponent, divisor = program.unit
+        unit = f"2^{exponent} / {divisor}" if divisor != 1 else f"2^{exponent}"
+        found += [_MEANS[target["task"]].format(unit=unit), _json({"y": target})]
+    return found
+
+
+def read(text: str) -> list[dict[str, Any]]:
+    """The inputs that the comments of an export list; none where it lists none."""
+    return [json.loads(line) for line in re.findall(r'^(?:   |// |)(\{"x": .*\})$', text, re.MULTILINE)]
+
+
+def _json(said: dict[str, Any]) -> str:
+    """One line that neither ends a comment nor begins one."""
+    text = re.sub(r"/(?=\*)|(?<=\*)/", r"\\u002f", json.dumps(said, ensure_ascii=False))
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+
+
+# ---- the SHA-256 of a file in itself, so that an edited export is told from a written one ----
+
+OPEN = "0" * 64  # where the digest of a file is put: that of the file with these zeros
+KEY = "file_sha256"  # of the metadata of ONNX
+_SEAL = re.compile(rb"(?:text sha256: |%s\x12@)([0-9a-f]{64})" % KEY.encode())  # \x12@: a text of 64 letters follows
+
+
+def sealed(data: bytes) -> bytes:
+    """The file with its digest in place of the zeros behind `text sha256: `, or of ONNX's file_sha256: they are there
+    once."""
+    assert _SEAL.findall(data) == [OPEN.encode()]
+    return _filled(data, hashlib.sha256(data).hexdigest())
+
+
+def is_sealed(data: bytes) -> bool:
+    """Whether a file says its digest, right or wrong."""
+    return _SEAL.search(data) is not None
+
+
+def is_whole(data: bytes) -> bool:
+    """Whether a file is as `sealed` made it."""
+    return len(_SEAL.findall(data)) == 1 and sealed(_filled(data, OPEN)) == data
+
+
+def _filled(data: bytes, digest: str) -> bytes:
+    found = _SEAL.search(data)
+    assert found
+    return data[: found.start(1)] + digest.encode() + data[found.end(1) :]
+
+
+# ---- rows with the outputs that a program gives for them, by which an export of it is tested ----
+
+
+def vectors(program: IntegerProgram, rows: int | Array, seed: int = 0) -> tuple[Array, Array]:
+    """Rows and their outputs.
+
+    Args:
+        rows: integers [rows, *input.shape], as rows of data, which are taken as they are; or how many to draw: uniform
+            over the range of the input, columns of every magnitude too, and two rows that are all at one end.
+    Returns:
+        x and `program.run(x)`, int64.
+    """
+    if not isinstance(rows, int):
+        return np.asarray(rows).astype(np.int64), program.run(rows)
+    rng, given = np.random.default_rng(seed), program.input
+    x = rng.integers(given.low, given.high + 1, (rows, *given.shape))
+    if given.kind == "columns":
+        x[::2] >>= rng.integers(0, 32, x[::2].shape)
+    x[1:2], x[2:3] = given.low, given.high
+    return x, program.run(x)

@@ -1,0 +1,159 @@
+"""A network as a program of integer operations: one definition, which every other form must equal to the last bit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float64, Int64, Integer, Num
+from numpy.typing import ArrayLike
+
+from htaf.program.integer.ops import WIDEST, Array, IntegerError, Op, Value, arrays, plain
+
+KINDS = ("pixels", "columns")
+
+
+@dataclass(frozen=True)
+class Input:
+    """What a program takes a row: pixels 0 to 255 [C, H, W], or prepared columns [F] as integers.
+
+    A column is round(x * 2 ** exponent), half to even, kept in [low, high].
+    """
+
+    kind: Literal["pixels", "columns"]
+    shape: tuple[int, ...]
+    low: int = 0
+    high: int = 255
+    exponent: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise IntegerError(f"expected an input of pixels or columns, got {self.kind!r}")
+        if len(self.shape) not in (1, 3) or min(self.shape) < 1:
+            shapes = "[features] or [channels, height, width], of lines [channels, 1, places]"
+            raise IntegerError(f"expected an input {shapes}, got {list(self.shape)}")
+        if not -(2**31) <= self.low < self.high < 2**31 or (
+            self.kind == "pixels" and (self.low, self.high) != (0, 255)
+        ):
+            raise IntegerError(f"expected int32 columns or pixels of 0 to 255, got [{self.low}, {self.high}]")
+
+    def quantised(self, x: Num[Array, "rows ..."]) -> Int64[Array, "rows ..."]:
+        """Prepared columns as integers; pixels are integers already."""
+        if self.kind == "pixels":
+            return x.astype(np.int64)
+        if np.isnan(x).any():
+            raise IntegerError(f"expected numbers in all columns, got NaN in {int(np.isnan(x).any(-1).sum())} rows")
+        return np.rint(np.ldexp(x.astype(np.float64), self.exponent)).clip(self.low, self.high).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class IntegerProgram:
+    """A network of integers alone.
+
+    Value 0 is the input, value i + 1 what `ops[i]` gives; an operation reads earlier values only. A row's outputs are
+    those of value `output`, one a class, times 2 ** unit[0] / unit[1]: one number for all of them, so that the greatest
+    integer is the greatest output.
+
+    about: what else is to be known of it: JSON values.
+
+    Raises:
+        IntegerError: an operation reads a value that is not there yet, or of a shape or range that it cannot take.
+    """
+
+    input: Input
+    ops: tuple[Op, ...]
+    output: int
+    unit: tuple[int, int] = (0, 1)
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.output <= len(self.ops):
+            raise IntegerError(f"expected an output in 0 to {len(self.ops)}, got {self.output}")
+        if self.unit[1] < 1:
+            raise IntegerError(f"expected a divisor from 1 in the unit, got {self.unit[1]}")
+        if len(self.values[self.output].shape) != 1:
+            raise IntegerError(f"expected outputs [classes], got {list(self.values[self.output].shape)}")
+
+    def __repr__(self) -> str:
+        """Its operations without their numbers."""
+        lines = [f"IntegerProgram {self.digest[:12]}: {self.input}", *(f"{n}: {_short(op, v)}" for n, op, v in self)]
+        return "\n".join([*lines, f"output: {self.output}, times 2 ** {self.unit[0]} / {self.unit[1]}"])
+
+    @cached_property
+    def values(self) -> tuple[Value, ...]:
+        """All values, the input first; their ranges hold for every input."""
+        found = [Value(self.input.shape, self.input.low, self.input.high)]
+        for op in self.ops:
+            wrong = [number for number in op.reads if not 0 <= number < len(found)]
+            op.expect(not wrong, f"values in 0 to {len(found) - 1}", wrong)
+            made = op.value(*(found[number] for number in op.reads))
+            widest = max(abs(made.low), abs(made.high))
+            op.expect(widest <= WIDEST, "sums that an int64 holds", f"up to {widest:,}")
+            found.append(made)
+        return tuple(found)
+
+    def __iter__(self) -> Iterator[tuple[int, Op, Value]]:
+        """The number of each operation's value, the operation, and the value."""
+        return ((i + 1, op, self.values[i + 1]) for i, op in enumerate(self.ops))
+
+    def run(self, x: Integer[Array, "rows ..."]) -> Int64[Array, "rows classes"]:
+        """The integer outputs of some rows, by the definition of each operation.
+
+        Args:
+            x: integers in the range of the input, [rows, *input.shape].
+        Raises:
+            IntegerError: another shape or range.
+        """
+        return self.every_value(x)[self.output]
+
+    def outputs(self, x: ArrayLike) -> Float64[Array, "rows classes"]:
+        """What the network gives: `run` of `input.quantised(x)`, times the unit.
+
+        Args:
+            x: prepared columns [rows, *input.shape], as the network takes them, or pixels.
+        """
+        exponent, divisor = self.unit
+        return np.ldexp(self.run(self.input.quantised(np.asarray(x))).astype(np.float64), exponent) / divisor
+
+    def every_value(self, x: Integer[Array, "rows ..."]) -> list[Int64[Array, "rows ..."]]:
+        """All values of some rows, as `run` makes them; each is checked against its proved range."""
+        given, wanted = np.asarray(x), self.input
+        if given.dtype.kind not in "iub" or given.shape[1:] != wanted.shape or not given.ndim:
+            raise IntegerError(f"expected integers [rows, {wanted.shape}], got {given.dtype} {list(given.shape)}")
+        if given.size and not (wanted.low <= int(given.min()) and int(given.max()) <= wanted.high):
+            ends = f"[{int(given.min())}, {int(given.max())}]"
+            raise IntegerError(f"expected inputs in [{wanted.low}, {wanted.high}], got some in {ends}")
+        found = [given.astype(np.int64)]
+        for number, op, value in self:
+            made = op.run(*(found[place] for place in op.reads))
+            assert made.shape[1:] == value.shape, (op.name, made.shape, value)
+            assert not made.size or value.low <= made.min() <= made.max() <= value.high, (number, op.name, value)
+            found.append(made)
+        return found
+
+    def described(self) -> dict[str, Any]:
+        """The program without its arrays, as JSON values."""
+        about = {"kind": self.input.kind, "shape": list(self.input.shape), "low": self.input.low}
+        about |= {"high": self.input.high, "exponent": self.input.exponent}
+        ops = [{"op": type(op).__name__, **plain(op), "arrays": sorted(arrays(op))} for op in self.ops]
+        return {"input": about, "ops": ops, "output": self.output, "unit": list(self.unit), "about": dict(self.about)}
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of the program, in hexadecimal digits: two programs with the same one are the same."""
+        found = hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode())
+        for op in self.ops:
+            for name, array in sorted(arrays(op).items()):
+                found.update(f"{name} {array.shape}".encode())
+                found.update(array.astype("<i8").tobytes())
+        return found.hexdigest()
+
+
+def _short(op: Op, value: Value) -> str:
+    reads, shape = ", ".join(map(str, op.reads)), list(value.shape)
+    return f"{type(op).__name__} {op.name} of {reads}: {shape} in {value.low:,} to {value.high:,}"

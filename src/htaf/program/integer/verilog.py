@@ -1,0 +1,566 @@
+"""Integer programs as Verilog-2001: every neuron its own adders and comparators, so that a row comes out every clock.
+
+An operation is a function of the module, its own fields, a label for its wires and the wires that it takes, which are
+object arrays of the shapes of one row: what only moves numbers is then the operation's own `run`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from htaf._ground.files import check_output_folder, to_json, write_atomic
+from htaf.program.integer import ops
+from htaf.program.integer.exports import OPEN, sealed, vectors
+from htaf.program.integer.exports import lines as meaning
+from htaf.program.integer.ops import Array, IntegerError, Op, Value, channel_axis
+from htaf.program.integer.program import IntegerProgram
+
+MOST = 4_000_000  # LUTs of six inputs: about those of the largest FPGAs
+ROWS = 64  # of the vectors that are written beside the network
+_WORDS = """
+always and assign automatic begin buf bufif0 bufif1 case casex casez cell cmos config deassign
+default defparam design disable edge else end endcase endconfig endfunction endgenerate endmodule endprimitive
+endspecify endtable endtask event for force forever fork function generate genvar highz0 highz1 if ifnone incdir
+include initial inout input instance integer join large liblist library localparam macromodule medium module nand
+negedge nmos nor noshowcancelled not notif0 notif1 or output parameter pmos posedge primitive pull0 pull1 pulldown
+pullup pulsestyle_onevent pulsestyle_ondetect rcmos real realtime reg release repeat rnmos rpmos rtran rtranif0
+rtranif1 scalared showcancelled signed small specify specparam strong0 strong1 supply0 supply1 table task time tran
+tranif0 tranif1 tri tri0 tri1 triand trior trireg unsigned use vectored wait wand weak0 weak1 while wire wor xnor
+xor"""
+RESERVED = frozenset(_WORDS.split())
+
+
+def to_verilog(
+    program: IntegerProgram,
+    folder: str | Path,
+    *,
+    name: str = "network",
+    rows: int | Array = ROWS,
+) -> int:
+    """Write a program as one Verilog module, with a testbench and vectors.
+
+    The module NAME of NAME.v has an input vector x and an output vector y, number 0 of a row in the lowest bits, in
+    the widths that NAME.json says. It has registers after each step, and clk, rst, in_valid and out_valid: a row comes
+    out as many clocks later as NAME.json and the head of the module say, one every clock.
+
+    NAME_tb.v reads inputs.hex and outputs.hex, the vectors, and prints how many rows differ:
+    `iverilog -o sim NAME.v NAME_tb.v && vvp -n sim` in that folder.
+
+    A column outside the range of the input, as far as x is wide enough for it, counts as the end that is nearer.
+
+    Args:
+        rows: of the vectors, see `htaf.integer.exports.vectors`.
+    Returns:
+        How many LUTs of six inputs the module takes, by a rough estimate without a synthesis.
+    Raises:
+        IntegerError: the name is no identifier of Verilog's, or the estimate is more than four million.
+        HtafError: the folder cannot be written to.
+    """
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name in RESERVED:
+        raise IntegerError(f"expected a name of letters, digits and _ that Verilog does not reserve, got {name!r}")
+    uses = [(luts(op, program.values[op.reads[0]], value), op.name) for _, op, value in program]
+    if (total := sum(count for count, _ in uses)) > MOST:
+        largest = ", ".join(f"{layer} {count:,}" for count, layer in sorted(uses, reverse=True)[:3])
+        raise IntegerError(
+            f"expected at most {MOST:,} LUTs, which the largest FPGAs have, got about {total:,}, as each weight is an "
+            f"adder of its own ({largest}): train a smaller network, or write C"
+        )
+    check_output_folder(Path(folder), (), flag="folder")
+    module = Module()
+    given = module.vector_of("x", program.values[0])
+    y, last = _operations(module, program, given), program.values[program.output]
+    text = _text(module, program, name, given, y)
+    held = {"name": name, "program_sha256": program.digest, "latency": module.stages}
+    held |= {"input": _format(program.values[0]), "output": _format(last), "unit": list(program.unit)}
+    x, wanted = vectors(program, rows)
+    files = {f"{name}.v": sealed(text.encode())}
+    files |= {f"{name}_tb.v": sealed(_testbench(name, held, len(x)).encode())}
+    files |= {f"{name}.json": to_json(held), "inputs.hex": hexadecimal(x, held["input"]["width"])}
+    files["outputs.hex"] = hexadecimal(wanted, held["output"]["width"])
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    for file, content in files.items():
+        write_atomic(Path(folder) / file, content)
+    return total
+
+
+def luts(op: Op, given: Value, made: Value) -> int:
+    """About how many LUTs of six inputs sums and comparisons take: one a bit of what is added or compared, and one more
+    for each carry."""
+    width, signed = width_of(given.low, given.high)
+    if isinstance(op, ops.Steps):
+        return made.size * op.thresholds.shape[1] * width // 2
+    if isinstance(op, ops.Neuron):
+        return made.size * width_of(-op.membrane(given), op.membrane(given))[0] * 2
+    if not isinstance(op, ops.Conv | ops.Linear):
+        return 0
+    total, bit = 0, (width, signed) == (1, False)
+    for weight, count in zip(*np.unique(np.abs(op.weight), return_counts=True), strict=True):
+        terms = len([*digits(int(weight))])
+        each = int(weight).bit_length() + 1 if bit and weight else terms * (width + 1)
+        total += each * int(count)
+    return total * (made.size // len(op.weight))
+
+
+def hexadecimal(rows: Array, width: int) -> str:
+    """A line a row, its first number in the lowest bits: what $readmemh reads."""
+    bits = (
+        ("".join(f"{n & (1 << width) - 1:0{width}b}" for n in row[::-1]))
+        for row in rows.reshape(len(rows), -1).tolist()
+    )
+    return "".join(f"{int(one, 2):0{-(-len(one) // 4)}x}\n" for one in bits)
+
+
+def _format(value: Value) -> dict[str, Any]:
+    width, signed = width_of(value.low, value.high)
+    shape = list(value.shape)
+    return {"shape": shape, "width": width, "signed": signed, "low": value.low, "high": value.high}
+
+
+def width_of(low: int, high: int) -> tuple[int, bool]:
+    """The bits of the numbers of a range, and whether they have a sign."""
+    if low >= 0:
+        return max(high.bit_length(), 1), False
+    return max((-low - 1).bit_length(), high.bit_length()) + 1, True
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A number of one row: a slice of a vector."""
+
+    text: str
+    width: int
+    signed: bool
+
+    @property
+    def number(self) -> str:
+        """As a signed expression. One operand without a sign would take it from all."""
+        return f"$signed({self.text})" if self.signed else f"$signed({{1'b0, {self.text}}})"
+
+    @property
+    def bit(self) -> bool:
+        return self.width == 1 and not self.signed
+
+
+class Module:
+    """The text of a module while it is made."""
+
+    def __init__(self) -> None:
+        self.functions, self.lines, self.registers = list[str](), list[str](), list[str]()
+        self.body = list[str]()  # of the block of the operation that is made
+        self.stages = 0
+
+    def vector_of(self, label: str, value: Value) -> Array:
+        """The numbers of a vector, in the shape of a row."""
+        width, signed = width_of(value.low, value.high)
+        slices = [
+            label + (f"[{i}]" if width == 1 else f"[{(i + 1) * width - 1}:{i * width}]") for i in range(value.size)
+        ]
+        return wires([Wire(text, width, signed) for text in slices]).reshape(value.shape)
+
+    def vector(self, label: str, value: Value, texts: Sequence[str]) -> Array:
+        """A vector of expressions, which give the numbers of a value; the left side cuts off what overflowed."""
+        found = self.vector_of(label, value)
+        self.lines.append(f"  reg [{value.size * width_of(value.low, value.high)[0] - 1}:0] {label};")
+        self.body += [f"    {wire.text} = {text};" for wire, text in zip(found.flat, texts, strict=True)]
+        return found
+
+    def block(self, read: Sequence[Array]) -> None:
+        """What was made since the last one, as one block: simulators then run it once a row, not once a number."""
+        vectors = sorted({wire.text.partition("[")[0] for given in read for wire in given.flat})
+        if self.body:
+            self.lines += [f"  always @({' or '.join(vectors)}) begin", *self.body, "  end"]
+        self.body = []
+
+    def registered(self, label: str, given: Array) -> Array:
+        """The same numbers a clock later."""
+        held, low = list[Wire](), 0
+        for wire in given.flat:
+            held.append(Wire(f"{label}[{low + wire.width - 1}:{low}]", wire.width, wire.signed))
+            low += wire.width
+        self.lines.append(f"  reg [{low - 1}:0] {label};")
+        self.registers.append(f"    {label} <= {packed(given)};")
+        return wires(held).reshape(given.shape)
+
+
+def wires(found: Sequence[Wire]) -> Array:
+    made = np.empty(len(found), object)
+    made[:] = found
+    return made
+
+
+def packed(given: Array) -> str:
+    """Numbers as one vector, the first in the lowest bits."""
+    return "{" + ", ".join(wire.text for wire in given.flat[::-1]) + "}"
+
+
+Written = Callable[[Module, Any, str, list[Array], list[Value], Value], Array]
+
+
+def _operations(module: Module, program: IntegerProgram, given: Array) -> Array:
+    """All operations; gives the wires of the output. Every value knows the clock at which it is there."""
+    found, clock = [given], [0]
+    later: dict[tuple[int, int], Array] = {}  # a value some clocks after its own
+
+    def at(number: int, when: int) -> Array:
+        if when == clock[number]:
+            return found[number]
+        if (number, when) not in later:
+            later[number, when] = module.registered(f"v{number}_at_{when}", at(number, when - 1))
+        return later[number, when]
+
+    value, (width, signed) = program.values[0], width_of(program.input.low, program.input.high)
+    port = Value(value.shape, -(1 << width - 1) if signed else 0, (1 << width - signed) - 1)
+    if (port.low, port.high) != (value.low, value.high) and not _compared_alone(program):
+        module.lines.append("\n  // x, clamped")
+        clamp = ops.Shift("x", 0, np.zeros(value.channels, int), value.low, value.high)
+        found[0] = _shift(module, clamp, "v0", [given], [port], value)
+        module.block([given])
+    for number, op, value in program:
+        when = max(clock[place] for place in op.reads)
+        taken = [at(place, when) for place in op.reads]
+        said = re.sub(r"[^A-Za-z0-9_.]", "_", op.name)
+        module.lines.append(f"\n  // {type(op).__name__} {said}")
+        values = [program.values[place] for place in op.reads]
+        made = WRITTEN[type(op)](module, op, f"v{number}", taken, values, value)
+        module.block(taken)
+        if isinstance(op, ops.Steps | ops.Neuron | ops.Shift):
+            made, when = module.registered(f"v{number}_held", made), when + 1
+        found.append(made)
+        clock.append(when)
+    module.stages = clock[program.output] + 1
+    return module.registered("y_held", found[program.output])
+
+
+def _compared_alone(program: IntegerProgram) -> bool:
+    """Whether all that reads x are steps, to which a column beyond its range is as one at the end of it."""
+    moved = {0}
+    for number, op, _ in program:
+        if moved.intersection(op.reads):
+            if isinstance(op, ops.Take | ops.View):
+                moved.add(number)
+            elif not isinstance(op, ops.Steps):
+                return False
+    return program.output not in moved
+
+
+def _text(module: Module, program: IntegerProgram, name: str, given: Array, y: Array) -> str:
+    last, first = _format(program.values[program.output]), _format(program.values[0])
+    y_width, depth = last["width"] * y.size, module.stages
+    lines = [
+        f"// {name}: made by htaf of the integer program {program.digest}",
+        f"// text sha256: {OPEN}",
+        f"// x: {given.size} numbers of {first['width']} bits in {first['low']} to {first['high']}, the first lowest",
+        f"// y: {y.size} numbers of {last['width']} bits, {'signed' if last['signed'] else 'unsigned'}; one times "
+        f"2 ** {program.unit[0]} / {program.unit[1]} is an output of the network",
+        *(f"// {line}" for line in meaning(program)),
+        f"// latency: {depth} clocks, a row every clock",
+        f"module {name} (clk, rst, in_valid, x, out_valid, y);",
+        "  input clk, rst, in_valid;",
+        "  output out_valid;",
+        f"  input [{given.size * first['width'] - 1}:0] x;",
+        f"  output [{y_width - 1}:0] y;",
+        *module.functions,
+        *module.lines,
+        "",
+    ]
+    # an output that only moves numbers may be of narrower ones than its own range says
+    wide = [
+        f"  assign y[{(i + 1) * last['width'] - 1}:{i * last['width']}] = {w.number};" for i, w in enumerate(y.flat)
+    ]
+    follow = "in_valid" if depth == 1 else f"{{valid[{depth - 2}:0], in_valid}}"
+    lines += [
+        *wide,
+        f"  reg [{depth - 1}:0] valid;",
+        f"  assign out_valid = valid[{depth - 1}];",
+        "  always @(posedge clk) begin",
+        f"    valid <= rst ? {depth}'d0 : {follow};",
+        *module.registers,
+        "  end",
+    ]
+    return "\n".join([*lines, "endmodule", ""])
+
+
+def _testbench(name: str, held: dict[str, Any], rows: int) -> str:
+    x, y = (math.prod(held[which]["shape"]) * held[which]["width"] for which in ("input", "output"))
+    return f"""// rows of inputs.hex through {name}, compared with outputs.hex; what it gives goes to results.hex
+// text sha256: {OPEN}
+`timescale 1ns/1ns
+module {name}_tb;
+  parameter ROWS = {rows};
+  reg [{x - 1}:0] inputs [0:ROWS-1];
+  reg [{y - 1}:0] expected [0:ROWS-1];
+  reg [{x - 1}:0] x;
+  wire [{y - 1}:0] y;
+  integer i, seen, differ, file;
+  reg clk, rst, in_valid;
+  wire out_valid;
+  always @(negedge clk) if (out_valid && seen < ROWS) begin
+    if (y !== expected[seen]) differ = differ + 1;
+    $fdisplay(file, "%h", y);
+    seen = seen + 1;
+  end
+  {name} network_under_test (.clk(clk), .rst(rst), .in_valid(in_valid), .x(x), .out_valid(out_valid), .y(y));
+  initial begin
+    $readmemh("inputs.hex", inputs);
+    $readmemh("outputs.hex", expected);
+    file = $fopen("results.hex");
+    seen = 0;
+    differ = 0;
+    clk = 0; rst = 1; in_valid = 0; x = 0;
+    #1 clk = 1; #1 clk = 0; rst = 0;
+    for (i = 0; i < ROWS + {held["latency"]}; i = i + 1) begin
+      in_valid = i < ROWS;
+      if (i < ROWS) x = inputs[i];
+      #1 clk = 1; #1 clk = 0;
+    end
+    #1;
+    $fclose(file);
+    $display("%0d of %0d rows differ", differ + ROWS - seen, ROWS);
+    $finish;
+  end
+endmodule
+"""
+
+
+# ---- expressions ----
+
+
+def constant(value: int) -> str:
+    """A signed number in as few bits as hold it and its negative."""
+    return f"{'-' if value < 0 else ''}{abs(value).bit_length() + 1}'sd{abs(value)}"
+
+
+def digits(weight: int) -> Iterator[tuple[int, int]]:
+    """Places and signs of a weight as a sum of few powers of two, no two of them neighbours."""
+    place = 0
+    while weight:
+        if weight & 1:
+            sign = 2 - (weight & 3)
+            yield place, sign
+            weight -= sign
+        weight >>= 1
+        place += 1
+
+
+def tree(terms: Sequence[str], by: str = "{} + {}") -> str:
+    """Terms joined by two and two: expressions that are not deep."""
+    if len(terms) == 1:
+        return terms[0]
+    half = len(terms) // 2
+    return "(" + by.format(tree(terms[:half], by), tree(terms[half:], by)) + ")"
+
+
+def weighted(given: Sequence[Wire], weights: Sequence[int], bias: int = 0) -> str:
+    """A sum of numbers times weights: a bit is spread over the bits of its weight, others are shifted and added."""
+    plus, minus = list[str](), list[str]()
+    for wire, weight in zip(given, weights, strict=True):
+        if wire.bit and weight:
+            size = abs(weight).bit_length()
+            spread = f"{{{size}{{{wire.text}}}}} & {size}'d{abs(weight)}" if size > 1 else wire.text
+            (plus if weight > 0 else minus).append(f"$signed({{1'b0, {spread}}})")
+        elif weight:
+            for place, sign in digits(weight):
+                shifted = f"({wire.number} <<< {place})" if place else wire.number
+                (plus if sign > 0 else minus).append(shifted)
+    if bias:
+        (plus if bias > 0 else minus).append(constant(abs(bias)))
+    text = tree(plus) if plus else constant(0)
+    return f"{text} - {tree(minus)}" if minus else text
+
+
+def reached(wire: Wire, value: Value, threshold: int, sign: int) -> str:
+    """One bit: sign * wire >= threshold."""
+    least, most = (value.low, value.high) if sign > 0 else (-value.high, -value.low)
+    if threshold <= least or threshold > most:
+        return "1'b1" if threshold <= least else "1'b0"
+    return f"({wire.number} >= {constant(threshold)})" if sign > 0 else f"({wire.number} <= {constant(-threshold)})"
+
+
+def by_number(of: Array, shape: tuple[int, ...]) -> list[Any]:
+    """Entries a channel as a list of one a number of a value of this shape."""
+    axis = channel_axis(shape)
+    channel = np.arange(shape[axis]).reshape(-1, *[1] * (-axis - 1))
+    return of[np.broadcast_to(channel, shape).reshape(-1)].tolist()
+
+
+# ---- operations ----
+
+
+def _moved(module: Module, op: Any, label: str, given: list[Array], values: list[Value], made: Value) -> Array:
+    """Only other places: the operation's own way with arrays."""
+    return op.run(*(x[None] for x in given))[0]
+
+
+def _lookup(module: Module, op: ops.Lookup, label: str, given: list[Array], values: list[Value], made: Value) -> Array:
+    slope, texts = np.diff(op.table, axis=1), list[str]()
+    width = width_of(made.low, made.high)[0]
+    line = (slope == slope[:, :1]).all(1)
+    for c in np.flatnonzero(~line):
+        name, numbers = f"f{label}_{c}", (op.table[c] & (1 << width) - 1).tolist()
+        cases = [f"      8'd{i}: {name} = {width}'d{number};" for i, number in enumerate(numbers)]
+        module.functions += [f"  function [{width - 1}:0] {name}; input [7:0] p;", "    case (p)", *cases]
+        module.functions += ["    endcase", "  endfunction"]
+    for wire, c in zip(given[0].flat, by_number(np.arange(len(op.table)), made.shape), strict=True):
+        scaled = weighted([wire], [int(slope[c, 0])], int(op.table[c, 0])) if line[c] else ""
+        number = f"f{label}_{c}({wire.text})"
+        texts.append(scaled or number)
+    return module.vector(label, made, texts)
+
+
+def _shift(module: Module, op: ops.Shift, label: str, given: list[Array], values: list[Value], made: Value) -> Array:
+    held = width_of(min(values[0].low, op.least), max(values[0].high, op.most))[0]
+    for by in np.unique(op.shift).tolist():
+        width = max(held + 1 + max(by, 0), 2 - by)
+        up = ""
+        if by < 0:
+            rest = f" & (p[{-by}]{f' | (|p[{-by - 2}:0])' if by < -1 else ''})"
+            up = f" + $signed({{1'b0, p[{-by - 1}]{rest}}})"
+        turned = f"p <<< {by}" if by >= 0 else f"(p >>> {-by}){up}"
+        name = f"f{label}_{'l' if by >= 0 else 'r'}{abs(by)}"
+        module.functions += [
+            f"  function signed [{width - 1}:0] {name}; input signed [{width - 1}:0] p;",
+            f"    reg signed [{width - 1}:0] q;",
+            f"    begin q = {turned};",
+            f"    {name} = q < {constant(op.least)} ? {constant(op.least)} : q > {constant(op.most)} ? "
+            f"{constant(op.most)} : q; end",
+            "  endfunction",
+        ]
+    shifts = by_number(op.shift, made.shape)
+    names = [f"f{label}_{'l' if by >= 0 else 'r'}{abs(by)}" for by in shifts]
+    return module.vector(label, made, [f"{f}({w.number})" for f, w in zip(names, given[0].flat, strict=True)])
+
+
+def _linear(module: Module, op: ops.Linear, label: str, given: list[Array], values: list[Value], made: Value) -> Array:
+    bias = [0] * len(op.weight) if op.bias is None else op.bias.tolist()
+    rows = given[0].reshape(-1, op.weight.shape[1]).tolist()
+    rule = [*zip(op.weight.tolist(), bias, strict=True)]
+    return module.vector(label, made, [weighted(row, w, b) for row in rows for w, b in rule])
+
+
+def windows(shape: tuple[int, ...], op: ops.Conv | ops.Pool) -> Array:
+    """Places in a value [..., C, H, W] as [..., C, height, width, kernel height, kernel width]; -1 is the border."""
+    reach, apart = (op.reach, op.dilation) if isinstance(op, ops.Conv) else (op.kernel, (1, 1))
+    places = np.arange(math.prod(shape)).reshape(shape)
+    border = [(0, 0)] * (len(shape) - 2) + [(p, p) for p in op.padding]
+    found = np.lib.stride_tricks.sliding_window_view(np.pad(places, border, constant_values=-1), reach, (-2, -1))
+    return found[..., :: op.stride[0], :: op.stride[1], :: apart[0], :: apart[1]]
+
+
+def _conv(module: Module, op: ops.Conv, label: str, given: list[Array], values: list[Value], made: Value) -> Array:
+    bias = [0] * len(op.weight) if op.bias is None else op.bias.tolist()
+    flat, size = given[0].reshape(-1), op.weight[0].size
+    every = windows(given[0].shape, op).reshape(-1, op.weight.shape[1], *made.shape[-2:], *op.weight.shape[2:])
+    texts = list[str]()
+    for image in every:
+        for o, weight in enumerate(op.weight.reshape(-1, size)):
+            for places in image.transpose(1, 2, 0, 3, 4).reshape(-1, size):
+                used = (places >= 0) & (weight != 0)
+                texts.append(weighted(flat[places[used]].tolist(), weight[used].tolist(), bias[o]))
+    return module.vector(label, made, texts)
+
+
+def _steps(module: Module, op: ops.Steps, label: str, given: list[Array], values: list[Value], made: Value) -> Array:
+    thresholds, signs = by_number(op.thresholds, made.shape), by_number(op.sign, made.shape)
+    width, texts = width_of(made.low, made.high)[0], list[str]()
+    for wire, of, sign in zip(given[0].flat, thresholds, signs, strict=True):
+        bits = [reached(wire, values[0], threshold, sign) for threshold in of]
+        if width > 1:
+            bits = [f"({{{width}{{{bit}}}}} & {width}'d{op.unit})" for bit in bits]
+        least = [f"{width}'d{op.least & (1 << width) - 1}"] if op.least else []
+        texts.append(tree([*least, *bits]))
+    return module.vector(label, made, texts)
+
+
+def _pool(module: Module, op: ops.Pool, label: str, given: list[Array], values: list[Value], made: Value) -> Array:
+    flat, smallest = given[0].reshape(-1), by_number(op.smallest, made.shape)
+    size = math.prod(op.kernel)
+    width, signed = width_of(made.low, made.high)
+    for name, relation in ((f"f{label}_0", ">"), (f"f{label}_1", "<")):
+        said = f"{'signed ' if signed else ''}[{width - 1}:0]"
+        module.functions += [
+            f"  function {said} {name}; input {said} p, q;",
+            f"    {name} = p {relation} q ? p : q;",
+            "  endfunction",
+        ]
+    texts = list[str]()
+    for places, least in zip(windows(given[0].shape, op).reshape(-1, size), smallest, strict=True):
+        inside = flat[places[places >= 0]].tolist()
+        if all(wire.bit for wire in inside):
+            texts.append(tree([wire.text for wire in inside], "{} & {}" if least else "{} | {}"))
+        else:
+            texts.append(tree([wire.number for wire in inside], f"f{label}_{least}({{}}, {{}})"))
+    return module.vector(label, made, texts)
+
+
+def _add(module: Module, op: ops.Add, label: str, given: list[Array], values: list[Value], made: Value) -> Array:
+    shifts = zip(by_number(op.left, made.shape), by_number(op.right, made.shape), strict=True)
+    pairs = zip(given[0].flat, given[1].flat, shifts, strict=True)
+    return module.vector(label, made, [weighted([a, b], [1 << i, 1 << j]) for a, b, (i, j) in pairs])
+
+
+def _and(module: Module, op: ops.And, label: str, given: list[Array], values: list[Value], made: Value) -> Array:
+    pairs = zip(given[0].flat, given[1].flat, strict=True)
+    return module.vector(label, made, [f"{'~' if op.inverted else ''}{a.text} & {b.text}" for a, b in pairs])
+
+
+def _count(module: Module, op: ops.Count, label: str, given: list[Array], values: list[Value], made: Value) -> Array:
+    summed = [axis % given[0].ndim for axis in op.axes]
+    kept = [axis for axis in range(given[0].ndim) if axis not in summed]
+    rows = given[0].transpose(kept + summed).reshape(made.size, -1).tolist()
+    return module.vector(label, made, [weighted(row, [1] * len(row)) for row in rows])
+
+
+def _neuron(module: Module, op: ops.Neuron, label: str, given: list[Array], values: list[Value], made: Value) -> Array:
+    shape, most = made.shape[1:], op.membrane(values[0])
+    held, bits = Value(shape, -most, most), Value(shape, 0, 1)
+    every = [*given[0]] if op.timed(values[0]) else [given[0]] * op.steps
+    thresholds, signs = by_number(op.thresholds, shape), by_number(op.sign, shape)
+    membrane, spikes = np.empty(0, object), list[Array]()
+    for t, now in enumerate(every):
+        texts = [weighted([x], [sign << op.scale]) for x, sign in zip(now.flat, signs, strict=True)]
+        if t:
+            kept = [f"{m.number} - ({m.number} >>> {op.leak})" if op.leak else m.number for m in membrane.flat]
+            if not op.soft:
+                kept = [f"({s.text} ? 1'sd0 : {m})" for s, m in zip(spikes[-1].flat, kept, strict=True)]
+            texts = [f"({m}) + ({x})" for m, x in zip(kept, texts, strict=True)]
+        membrane = module.vector(f"m{label}_{t}", held, texts)
+        before = [[past.flat[i] for past in spikes] for i in range(held.size)]
+        texts = list[str]()
+        for m, of, past in zip(membrane.flat, thresholds, before, strict=True):
+            if op.soft:
+                texts.append(_soft(m, held, of[t * op.steps : t * op.steps + t + 1], past))
+            else:
+                texts.append(_hard(m, held, of[: t + 1], past))
+        spikes.append(module.vector(f"{label}_{t}", bits, texts))
+    return np.stack(spikes)
+
+
+def _hard(membrane: Wire, value: Value, thresholds: list[int], past: list[Wire]) -> str:
+    """A spike, whose threshold is that of the steps since the last one."""
+    text = reached(membrane, value, thresholds[-1], 1)
+    for k in reversed(range(len(past))):
+        text = f"({past[len(past) - 1 - k].text} ? {reached(membrane, value, thresholds[k], 1)} : {text})"
+    return text
+
+
+def _soft(membrane: Wire, value: Value, thresholds: list[int], past: list[Wire]) -> str:
+    """A spike, whose threshold is that of the number of spikes before."""
+    text = reached(membrane, value, thresholds[-1], 1)
+    width = len(thresholds).bit_length()
+    spikes = "(" + " + ".join([f"{width}'d0", *(wire.text for wire in past)]) + ")"
+    for j in reversed(range(len(past))):
+        text = f"({spikes} == {width}'d{j} ? {reached(membrane, value, thresholds[j], 1)} : {text})"
+    return text
+
+
+WRITTEN: dict[type[Op], Written] = {
+    ops.Lookup: _lookup, ops.Take: _moved, ops.Shift: _shift, ops.Conv: _conv, ops.Linear: _linear, ops.Steps: _steps,
+    ops.Pool: _pool, ops.Add: _add, ops.And: _and, ops.Neuron: _neuron, ops.Count: _count, ops.View: _moved,
+}  # fmt: skip

@@ -1,0 +1,195 @@
+"""Files of packed models: safetensors, whose metadata hold the graph as JSON and a SHA-256 of everything.
+
+Never pickle, and nothing of a file is called by name that is not in the list of packed/operators.py.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from htaf._ground.errors import first_line
+from htaf._ground.files import check_output, parse_json, read_seal, regular, sealed_tensors, write_atomic
+from htaf.program.packed import operators
+from htaf.program.packed.errors import PackedError
+from htaf.program.packed.instructions import INSTRUCTIONS, Instruction
+from htaf.program.packed.instructions.contract import LARGEST, MOST, integer, items, mapping, text
+from htaf.program.packed.model import PackedModel
+from htaf.program.packed.program import Input, Program, check
+from htaf.program.packed.report import Report
+
+FORMAT, VERSION = "htaf-packed", "6"
+
+
+def save(packed: PackedModel, path: str | Path, extra: Mapping[str, Any] | None = None) -> None:
+    """Write a packed model, whole or not at all.
+
+    Args:
+        packed: made by `pack` or `load`.
+        path: of the file; its folder must exist.
+        extra: what else to keep, by name: JSON values, `.extra` of the loaded model. None: that of `packed`.
+
+    Raises:
+        PackedError: `extra` is not JSON, or the file cannot be written; a file that was there is then untouched.
+        HtafError: the path is that of a folder, or of a file of a run or of codes.
+    """
+    path = Path(path)
+    check_output(path, flag="path")
+    graph = program_to_json(packed.program)
+    try:
+        metadata = {
+            "format": FORMAT,
+            "version": VERSION,
+            "graph": _text(graph, by_name=False),  # a dict of outputs keeps its order
+            "report": _text(packed.report.to_json()),
+            "extra": _text(dict(packed.extra if extra is None else extra)),
+        }
+    except (TypeError, ValueError) as error:
+        raise PackedError(f"expected JSON values to save beside the model: {error}") from None
+    data = sealed_tensors({k: t for k, t in packed.program.tensors.items() if k not in graph["same"]}, metadata)
+    if not path.parent.is_dir():
+        raise PackedError(f"{path} cannot be written: expected the folder {path.parent}, got none")
+    try:
+        write_atomic(path, data)
+    except OSError as error:
+        raise PackedError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def load(path: str | Path) -> PackedModel:
+    """Read a packed model.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        PackedError: no such file, not a packed model, another version, damaged, or one that would run anything but the
+            operators of a packed model on tensors of sensible sizes.
+    """
+    path = Path(path)
+    try:
+        data = regular(path).read_bytes()
+    except OSError as error:
+        raise PackedError(f"{path} cannot be read: {error.strerror or error}") from None
+    try:
+        metadata, whole = read_seal(io.BytesIO(data))
+        if metadata.get("format") != FORMAT:
+            raise PackedError(f"expected a packed model (format {FORMAT}), got another safetensors file")
+        if metadata.get("version") != VERSION:
+            raise PackedError(
+                f"expected version {VERSION} of the format, got {metadata.get('version')!r:.40}: pack again"
+            )
+        if not whole:
+            raise PackedError("it is damaged: its SHA-256 differs from the one in its metadata; put back a copy of it")
+        tensors = safetensors.torch.load(data)
+        program = program_from_json(json.loads(metadata["graph"]), tensors)
+        report, extra = Report.from_json(parse_json(metadata["report"])), parse_json(metadata["extra"])
+        if not isinstance(extra, dict):
+            raise PackedError(f"expected `extra` to be an object, got {type(extra).__name__}")
+        check(program)
+        return PackedModel(program, report, extra)
+    except PackedError as error:
+        raise PackedError(f"{path}: {error}") from None
+    except (
+        ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, SafetensorError, TypeError, ValueError
+    ) as error:  # fmt: skip
+        raise PackedError(f"{path} is no packed model: {first_line(error)}") from None
+
+
+def _text(value: Any, *, by_name: bool = True) -> str:
+    return json.dumps(value, sort_keys=by_name, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
+
+
+# ---- programs as JSON, and back with every field checked: a file may hold anything ----
+
+_SIZE = integer(0, LARGEST)
+
+
+def program_to_json(program: Program) -> dict[str, Any]:
+    """The program without its tensors; of one tensor under several names, the first is to be kept: `same`."""
+    first: dict[int, str] = {}
+    same = {name: first[id(t)] for name, t in program.tensors.items() if first.setdefault(id(t), name) != name}
+    steps = [instruction.to_json() for instruction in program.instructions]
+    inputs = [{"sizes": sizes, "dtype": str(dtype).removeprefix("torch.")} for sizes, dtype in program.inputs]
+    return {"inputs": inputs, "steps": steps, "outputs": program.outputs, "same": same}
+
+
+def program_from_json(written: Any, tensors: dict[str, Tensor]) -> Program:
+    """The inverse.
+
+    Raises:
+        PackedError: a field that is missing, unknown or out of range, a value that no earlier instruction makes, or a
+            tensor that is not there.
+    """
+    written = mapping(written)
+    tensors = tensors | {name: _same(other, tensors) for name, other in mapping(written["same"]).items()}
+    inputs = tuple(map(_input, items(written["inputs"])))
+    if not inputs or any(not sizes for sizes, _ in inputs):
+        raise PackedError("expected at least one input of at least one dimension, got none")
+    steps = tuple(map(_instruction, items(written["steps"])))
+    if len(steps) > MOST:
+        raise PackedError(f"expected at most {MOST} steps, got {len(steps)}")
+    program = Program(inputs, steps, _outputs(written["outputs"]), tensors)
+    known = len(inputs)
+    for instruction in steps:
+        for value in instruction.reads:
+            _earlier(value, known, instruction.name)
+        for value in instruction.makes:
+            if value != known:
+                raise PackedError(f"{instruction.name}: expected to make value {known}, got {value!r:.40}")
+            known += 1
+        for name in instruction.tensors:
+            if not isinstance(name, str) or name not in tensors:
+                raise PackedError(f"{instruction.name}: expected a tensor of the file, got {name!r:.40}")
+    for value in program.returned():
+        _earlier(value, known, "the outputs")
+    return program
+
+
+def _input(written: Any) -> Input:
+    fields = mapping(written)
+    if fields.keys() != {"sizes", "dtype"} or text(fields["dtype"]) not in operators.INPUTS:
+        raise PackedError(f"expected sizes and a dtype, one of {', '.join(operators.INPUTS)}, got {written!r:.80}")
+    sizes = (None if size is None else _SIZE(size) for size in items(fields["sizes"]))
+    return Input(tuple(sizes), operators.INPUTS[fields["dtype"]])
+
+
+def _same(name: Any, tensors: dict[str, Tensor]) -> Tensor:
+    if not isinstance(name, str) or name not in tensors:
+        raise PackedError(f"expected a tensor of the file, got {name!r:.40}")
+    return tensors[name]
+
+
+def _instruction(written: Any) -> Instruction:
+    fields = dict(mapping(written))
+    opcode = text(fields.pop("step", None))
+    if opcode not in INSTRUCTIONS:
+        raise PackedError(f"expected a step, one of {', '.join(INSTRUCTIONS)}, got {opcode!r:.40}")
+    return INSTRUCTIONS[opcode].from_json(fields)
+
+
+def _earlier(value: Any, known: int, where: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < known:
+        raise PackedError(f"{where}: expected one of the {known} values made before, got {value!r:.40}")
+
+
+def _outputs(written: Any, depth: int = 0) -> dict[str, Any]:
+    written = mapping(written)
+    if len(written) != 1 or depth > 16:
+        raise PackedError(f"expected outputs, got {written!r:.40}")
+    ((key, content),) = written.items()
+    if key == "dict":
+        for item in mapping(content).values():
+            _outputs(item, depth + 1)
+    elif key in ("list", "tuple"):
+        for item in items(content):
+            _outputs(item, depth + 1)
+    elif key not in ("v", "none"):
+        raise PackedError(f"expected outputs, got {written!r:.40}")
+    return written

@@ -1,0 +1,158 @@
+"""The program of a packed model: what is kept, written to a file and run.
+
+A value is numbered by the instruction that makes it, in order, so that an instruction can only read earlier values: no
+cycles. Floats lie as PyTorch has them (images [batch, channels, height, width] in channels_last); bits have their
+channels moved to the end and packed there, see htaf/core/kernels/layers.py.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from htaf._ground.errors import TooLargeError, expect_memory, first_line
+from htaf.program.packed import operators
+from htaf.program.packed.errors import PackedError
+from htaf.program.packed.instructions import Instruction
+from htaf.program.packed.instructions.contract import BATCH, empty
+
+
+class Input(NamedTuple):
+    """What a packed model takes: sizes, None for the batch; float32, or integers or bools as of ids and masks."""
+
+    sizes: tuple[int | None, ...]
+    dtype: torch.dtype = torch.float32
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a packed model runs.
+
+    inputs: the first values. outputs: {"v": number} for a value, {"none": None}, or {"list" | "tuple": [...]},
+    {"dict": {...}} of these.
+
+    Raises:
+        PackedError: something else than an `Instruction` among them.
+    """
+
+    inputs: tuple[Input, ...]
+    instructions: tuple[Instruction, ...]
+    outputs: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+    def __post_init__(self) -> None:
+        for one in self.instructions:
+            if not isinstance(one, Instruction):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise PackedError(f"expected instructions of packed programs, got {type(one).__name__}")
+
+    def last_uses(self) -> dict[int, int]:
+        """The place of the last instruction that makes or reads each value; of those in the outputs behind all."""
+        last = {value: at for at, i in enumerate(self.instructions) for value in (*i.makes, *i.reads)}
+        return last | dict.fromkeys(self.returned(), len(self.instructions))
+
+    def returned(self) -> list[Any]:
+        """The values in the outputs."""
+        return _values_in(self.outputs)
+
+
+def _values_in(written: dict[str, Any]) -> list[Any]:
+    ((key, content),) = written.items()
+    if key in ("v", "none"):
+        return [content] if key == "v" else []
+    return [value for item in (content.values() if key == "dict" else content) for value in _values_in(item)]
+
+
+# ---- the sizes of every tensor and of every value, before any of it runs ----
+
+_LARGEST, _TIMES = 1 << 30, 1 << 10  # bytes of a value, and where it is more: times the inputs'
+_TOGETHER = 4  # times that: of values in memory at once, and of all that are read and made for a batch of two
+
+
+def check(program: Program, batch: int = BATCH) -> list[Any]:
+    """Go through the instructions with tensors that have sizes and no content.
+
+    Args:
+        batch: the size of the inputs where it is open. Values may grow in proportion to it, up to the machine's
+            memory; what grows with its square is bounded as for a batch of two.
+
+    Returns:
+        The values by number, as tensors on "meta" and lists of them.
+
+    Raises:
+        PackedError: an operator that is not allowed, or sizes that do not fit or are too large.
+    """
+    try:
+        return _walk(program, batch, 0)
+    except PackedError:
+        if batch <= BATCH:
+            raise
+    # twice what is in proportion, as some values have a row less than the inputs
+    return _walk(program, batch, batch * max(_size(x) for x in _walk(program, BATCH, 0)))
+
+
+def _walk(program: Program, batch: int, more: int) -> list[Any]:
+    """The values by number. more: bytes that one may hold, beside what it always may."""
+    meta = {name: tensor.to("meta") for name, tensor in program.tensors.items()}
+    values: list[Any] = []
+    for sizes, dtype in program.inputs:
+        values.append(empty([batch if size is None else size for size in sizes], dtype))
+    given = _TIMES * sum(_bytes(x) for x in values)
+    most = max(_LARGEST, given, more)
+    left = _TOGETHER * max(_LARGEST * max(batch, BATCH) // BATCH, given)  # time is in proportion to what is moved
+    last = program.last_uses()
+    size = {value: _size(x) for value, x in enumerate(values)}
+    held = peak = 0
+    for at, instruction in enumerate(program.instructions):
+        try:
+            made = instruction.sizes(values, meta, most)
+            if len(made) != len(instruction.makes):
+                raise PackedError(f"expected the sizes of {len(instruction.makes)} values, got {len(made)}")
+            size |= {y: _check_size(x, most, batch) for y, x in zip(instruction.makes, made, strict=True)}
+        except PackedError as error:
+            raise PackedError(f"{instruction.name}: {error}") from None
+        except Exception as error:  # whatever an operator raises for arguments that do not fit
+            raise PackedError(f"{instruction.name}: {first_line(error):.200}") from None
+        held += sum(size[value] for value in instruction.makes)
+        left -= sum(size[value] for value in (*instruction.reads, *instruction.makes))
+        if held > _TOGETHER * most or left < 0:
+            how = "together" if left >= 0 else "read and made together"
+            raise PackedError(f"expected values of at most {_TOGETHER * most:,} bytes {how}, got more{_advice(batch)}")
+        peak = max(peak, held)
+        done = {v for v in (*instruction.reads, *instruction.makes) if last[v] == at and v >= len(program.inputs)}
+        held -= sum(size[value] for value in done)
+        values += made
+    if peak > _LARGEST:
+        try:
+            expect_memory(peak, f"a batch of {batch}", "give fewer rows at a time")
+        except TooLargeError as error:
+            raise PackedError(str(error)) from None
+    return values
+
+
+def _check_size(value: Any, most: int, batch: int) -> int:
+    """The bytes of a value. Raises PackedError where they are too many."""
+    for tensor in value if isinstance(value, (list, tuple)) else [value]:
+        if not isinstance(tensor, Tensor):
+            raise PackedError(f"expected a tensor, got {type(tensor).__name__}")
+        if tensor.dtype not in operators.DTYPES:
+            raise PackedError(f"expected values in float32 or whole numbers, got {tensor.dtype}")
+        if _bytes(tensor) > most:
+            got = f"{list(tensor.shape)}{_advice(batch)}"
+            raise PackedError(f"expected values of at most {most:,} bytes, got {got}")
+    return _size(value)
+
+
+def _advice(batch: int) -> str:
+    return f" for a batch of {batch}: give fewer rows at a time" if batch > BATCH else ""
+
+
+def _size(value: Any) -> int:
+    return sum(map(_bytes, value)) if isinstance(value, (list, tuple)) else _bytes(value)
+
+
+def _bytes(tensor: Tensor) -> int:
+    return math.prod(tensor.shape) * tensor.element_size()  # numel() may overflow

@@ -1,6 +1,0 @@
-"""Spiking neurons, and those of SpikingJelly."""
-
-from htaf.spiking.neurons import IF, LIF
-from htaf.spiking.spikingjelly import from_spikingjelly, to_spikingjelly
-
-__all__ = ["IF", "LIF", "from_spikingjelly", "to_spikingjelly"]

@@ -1,0 +1,1 @@
+"""Tables: estimators, rules and the report."""

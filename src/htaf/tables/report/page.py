@@ -1,0 +1,409 @@
+"""The page of a report: one file of HTML, without scripts, from the figures alone; the words are in a template."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from htaf._ground.console import direction
+from htaf.tables.report import drawing
+from htaf.tables.report.drawing import number, short
+from htaf.tables.report.measured import BASELINES, NAMES
+from htaf.tables.report.parts import templates
+from htaf.tables.rules.trees import percent
+
+LABELLED = 30  # classes whose confusion matrix is shown whole
+SHOWN = 15  # columns by importance before the rest is folded away
+PARTS = ("train", "validation", "test")
+STEPS = {  # of a finished network, what each fits
+    "average": "means of the weights",
+    "recalibrate": "norms",
+    "refit": "a last layer",
+    "shrink": "a share of the bits",
+}
+METHODS = {"htaf": "HTAF", "ste": "straight-through", "ss": "scaled sigmoid", "relu": "ReLU"}
+WEIGHTED = " Rows count by their weights in all figures, but for numbers of rows, the confusion and single bits."
+Section = dict[str, Any]  # what the template shows of it; empty where there is nothing to show
+
+
+def page(values: dict[str, Any]) -> str:
+    """Write the page of a report.
+
+    Args:
+        values: of `htaf.tables.report.contents.contents`.
+
+    Returns:
+        HTML: the same text for the same values. All that comes from data is escaped.
+    """
+    shown = {name: values[name] for name in ("data", "target", "part", "classes")}
+    return (
+        templates()
+        .get_template("run.html")
+        .render(
+            shown,
+            most=SHOWN,
+            unit="in the unit of the target" if values["task"] == "regression" else "in logits",
+            about=_about(values),
+            verdict=values["verdict"],
+            result=_result(values),
+            tree=_tree(values),
+            effects=_effects(values),
+            curves=_curves(values),
+            baselines=_baselines(values),
+            training=_training(values),
+            calibration=_calibration(values),
+            residuals=_residuals(values),
+            confusion=_confusion(values),
+            importance=_importance(values),
+            rules=_rules(values),
+            columns=_columns(values),
+            noted=values["notes"],
+            warned=[note for note in values["notes"] if note.startswith("WARNING: ")],
+            recipe=[(name, _shown(value)) for name, value in sorted(values["recipe"].items())],
+        )
+    )
+
+
+def _named(metric: str) -> str:
+    return NAMES.get(metric, metric)
+
+
+def _ordered(metrics: Iterable[str]) -> list[str]:
+    """The names of metrics as `NAMES` orders them."""
+    return sorted(metrics, key=lambda name: [*NAMES, name].index(name))
+
+
+def _figure(metric: str, value: float | None, sign: str = "") -> str:
+    """A metric as tables of the command show it; of a target with a small unit three significant digits."""
+    if value is None:
+        return "-"
+    if abs(value) >= 1000:
+        return f"{value:{sign},.1f}"
+    small = 0 < abs(value) < 0.01 and metric in ("rmse", "mae") and not sign
+    return f"{value:.3g}" if small else f"{0.0 if abs(value) < 5e-5 else value:{sign}.4f}"
+
+
+def _gap(metric: str, value: float) -> str:
+    """A difference, with its sign."""
+    shown = _figure(metric, value, "+")
+    return f"{value:+.2g}" if abs(value) >= 1e-9 and not shown.strip("+-0.") else shown
+
+
+def _interval(found: dict[str, Any] | None, metric: str, sign: str = "") -> str:
+    """The interval of a metric in words; "" where there is none."""
+    within = (found or {}).get(metric)
+    return "" if within is None else " to ".join(_figure(metric, bound, sign) for bound in within)
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), *words[-1:]] if len(words) > 1 else words)
+
+
+def _better_by(within: Sequence[float] | None, metric: str, lower_is_better: bool) -> str:
+    """The interval of a difference with plus for better."""
+    if within is None:
+        return ""
+    low, high = (-within[1], -within[0]) if lower_is_better else within
+    return f"{_figure(metric, low, '+')} to {_figure(metric, high, '+')}"
+
+
+def _about(values: dict[str, Any]) -> str:
+    method, rows = METHODS.get(values["method"], values["method"]), values["rows"]
+    bits = "real activations" if values["method"] == "relu" else f"activations that are 0 or 1 ({method})"
+    kind = "Regression"
+    if values["task"] == "classification":
+        kind = f"Classification into {len(values['classes'])} classes"
+    counted = ", ".join(f"{rows[part]:,} {part}" for part in PARTS if part in rows)
+    about = f"{kind} by a network with {bits}. Rows: {counted}. Seed {values['seed']}."
+    about += f" {values['parameters']:,} parameters." if values["parameters"] else ""
+    return about + WEIGHTED * values["weighted"]
+
+
+def _result(values: dict[str, Any]) -> Section:
+    """The headline figures, and those of all parts."""
+    part, headline, name = values["part"], values["headline"], _named(values["headline"])
+    found, within = values["results"][part], values["intervals"]
+    gap, word = found["gap"], found["direction"]
+    tiles = []
+    if found["exact"] is not None:
+        tiles.append(("exact network", _figure(headline, found["exact"]), "main", _interval(within["exact"], headline)))
+    label = "smooth network" if values["method"] != "relu" else "network"
+    tiles.append((label, _figure(headline, found["smooth"]), "", _interval(within["smooth"], headline)))
+    sentence = ""
+    if gap is not None and values["refitted"] is not None:
+        what = _listed([STEPS[name] for name in values["refitted"]]) or "weights"
+        sentence = f"The exact network has {what} of its own, fitted to its bits: its distance from the smooth one is"
+        sentence += " not what the switch to exact steps costs."
+    elif gap is not None:
+        shown = f"{_gap(headline, gap)} {word}"
+        tiles.append(
+            ("gap, exact - smooth", shown, word.replace(" ", "-"), _interval(within["gap"], headline, sign="+"))
+        )
+        share = f" ({abs(gap / found['smooth']):.1%})" if found["smooth"] else ""
+        how = "the same as the smooth one" if word == "the same" else f"{word} than the smooth one by "
+        by = "" if word == "the same" else f"{_gap(headline, gap)[1:]}{share}"
+        sentence = f"On the {part} part the exact network is {how}{by}."
+    better = "Lower is better" if values["lower_is_better"] else "Higher is better"
+    if headline == "auroc" and len(values["classes"]) == 2:
+        better += f"; the positive class is {values['classes'][1]}"
+    title = f"{name[0].upper()}{name[1:]} on the {part} part"
+    return {"title": title, "better": better, "tiles": tiles, "sentence": sentence, "rows": _metrics(values["metrics"])}
+
+
+def _metrics(metrics: dict[str, Any]) -> list[list[str]]:
+    """Rows of all metrics of all parts: part, metric, smooth, exact, their difference."""
+    rows = []
+    for part in (part for part in PARTS if part in metrics["smooth"]):
+        for metric in _ordered(metrics["smooth"][part]):
+            value = metrics["smooth"][part][metric]
+            exact = metrics["exact"][part][metric] if metrics["exact"] else None
+            gap = None if value is None or exact is None else exact - value
+            way = "" if gap is None else direction(gap, lower_is_better=metric in ("loss", "rmse", "mae"))
+            shown = "-" if gap is None else f"{_gap(metric, gap)} {way}".strip()
+            rows.append([part, _named(metric), _figure(metric, value), _figure(metric, exact), shown])
+    return rows
+
+
+def _baselines(values: dict[str, Any]) -> Section:
+    found, part, metric = values["baselines"], values["part"], values["headline"]
+    if not found:
+        return {}
+    result = values["results"][part]
+    own = result["smooth"] if result["exact"] is None else result["exact"]
+    known = next((one["metrics"][part] for one in found if one["metrics"]), {})
+    others = [name for name in _ordered(known) if name != metric]
+    network = "network" if result["exact"] is None else "exact network"
+    of = (values["metrics"]["exact"] or values["metrics"]["smooth"])[part]
+    seconds = "-" if values["seconds"] is None else f"{values['seconds']:,.1f}"
+    within = values["intervals"]["exact"] or values["intervals"]["smooth"]
+
+    def cell(name: str, figure: float | None, intervals: dict[str, Any]) -> tuple[str, str]:
+        return _figure(name, figure), _interval(intervals, name)
+
+    rows: list[list[Any]] = [
+        [network, cell(metric, own, within), "", *(cell(name, of[name], within) for name in others), seconds]
+    ]
+    for one in found:
+        known = one["metrics"].get(part, {})
+        value = known.get(metric)
+        gap = None if own is None or value is None else own - value
+        way = "-"
+        if gap is not None:
+            word = direction(gap, lower_is_better=values["lower_is_better"])
+            shown = f"{word} by {_gap(metric, gap)[1:]}" if word else "the same"
+            way = (shown, _better_by(one["ahead"].get(metric), metric, values["lower_is_better"]))
+        figures = [cell(other, known.get(other), one["intervals"]) for other in others]
+        name = BASELINES.get(one["name"], one["name"])
+        rows.append([name, cell(metric, value, one["intervals"]), way, *figures, f"{one['seconds']:,.1f}"])
+    return {
+        "heads": ("model", _named(metric), f"the {network} is (+ better)", *map(_named, others), "seconds"),
+        "rows": rows,
+        "numbers": (1, *range(3, 4 + len(others))),
+        "notes": [f"{BASELINES.get(one['name'], one['name'])}: {one['note']}" for one in found if one["note"]],
+    }
+
+
+def _training(values: dict[str, Any]) -> Section:
+    epochs = values["training"]["epochs"]
+    if not epochs:
+        return {}
+    lines = {"train_loss": "train", "val_loss_smooth": "smooth", "val_loss": "exact"}
+    names = {"train_loss": "training", "val_loss_smooth": "validation, smooth", "val_loss": "validation, exact"}
+    if values["method"] == "relu":
+        del lines["val_loss_smooth"]
+        names["val_loss"] = "validation"
+    best = values["training"]["best_epoch"]
+    keys = [*((kind, names[name]) for name, kind in lines.items()), ("kept", f"kept, epoch {best}")]
+    return {
+        "picture": drawing.losses(epochs, best, lines),
+        "legend": keys,
+        "heads": ("epoch", *(names[name] for name in lines)),
+        "rows": [[number(row["epoch"]), *(number(row[name]) for name in lines)] for row in epochs],
+        "numbers": range(1 + len(lines)),
+    }
+
+
+def _calibration(values: dict[str, Any]) -> Section:
+    found = values["calibration"]
+    if not found or not found["bins"]:
+        return {}
+    if found["of"] == "class 1":
+        name = values["classes"][1]
+        of, seen = f"probability of {name}", f"share that is {name}"
+        said = f"When the network says 70%, the answer should be {name} in 70% of the rows."
+    else:
+        of, seen = "highest probability", "share that is right"
+        said = "When the network is 70% sure, it should be right in 70% of the rows."
+    if weights := values["recipe"]["class_weight"]:
+        said += f" But the training weighted the classes ({', '.join(weights)}): its probabilities are those of classes"
+        said += " with such shares, while the rows here are as they come, so the two are far from each other by design."
+    return {
+        "said": said,
+        "picture": drawing.reliability(found["bins"], (short(of), short(seen))),
+        "error": f"{found['error']:.1%}",
+        "rows": [
+            [
+                f"{one['low']:.0%} to {one['high']:.0%}",
+                f"{one['rows']:,}",
+                f"{one['predicted']:.1%}",
+                f"{one['observed']:.1%}",
+            ]
+            for one in found["bins"]
+        ],
+    }
+
+
+def _residuals(values: dict[str, Any]) -> Section:
+    found = values["residuals"]
+    if not found or not found["bins"]:
+        return {}
+    return {
+        "picture": drawing.spreads(found["bins"], short(values["target"], 24)),
+        "mean": number(found["mean"]),
+        "deviation": number(found["deviation"]),
+        "rows": [
+            [f"{number(one['low'])} to {number(one['high'])}", f"{one['rows']:,}"]
+            + [number(one[name]) for name in ("mean", "q10", "median", "q90")]
+            for one in found["bins"]
+        ],
+    }
+
+
+def _confusion(values: dict[str, Any]) -> Section:
+    found, classes = values["confusion"], values["classes"]
+    if not found:
+        return {}
+    if len(classes) > LABELLED:
+        pairs = [(classes[p["true"]], classes[p["predicted"]], f"{p['rows']:,}") for p in found["pairs"]]
+        return {"matrix": [], "pairs": pairs}
+    matrix = []
+    for name, row in zip(classes, found["matrix"], strict=True):
+        total = sum(row) or 1
+        matrix.append((name, [(f"{count:,}", f"{count / total:.3f}") for count in row]))
+    return {"matrix": matrix, "pairs": []}
+
+
+def _importance(values: dict[str, Any]) -> Section:
+    found = values["importance"]
+    if not found["columns"]:
+        return {}
+    top = max(one["worse"] for one in found["columns"])
+    rows = []
+    for one in found["columns"]:
+        share = max(0.0, one["worse"] / top) if top > 0 else 0.0
+        within = None if one["low"] is None else {found["metric"]: (one["low"], one["high"])}
+        worse = _figure(found["metric"], one["worse"])
+        rows.append([one["column"], f"{share:.3f}", worse, _interval(within, found["metric"])])
+    return {
+        "metric": _named(found["metric"]),
+        "measured": found["rows"],
+        "times": "once" if found["repeats"] == 1 else f"{found['repeats']} times",
+        "left_out": found["left_out"],
+        "rows": rows,
+    }
+
+
+def _rules(values: dict[str, Any]) -> Section:
+    """The bits that do most, as rules over the columns, and the linear part beside them."""
+    found = values["rules"]
+    if not found or not found["shown"]:
+        return {}
+    rows = []
+    for one in found["shown"]:
+        about = one["fidelity"]
+        if about["faithful"]:
+            right = f"{about['accuracy']:.2f} ({about['majority']:.2f})"
+            figures = (f"{about['balanced']:.2f}", right, f"{one['on']:.0%}", f"{one['effect']:.3g}")
+            rows.append({"bit": one["bit"], "text": one["text"], "figures": figures})
+    return {
+        "rows": rows,
+        "linear": percent(found["linear"]) if found["linear"] else "",
+        "bits": found["bits"],
+        "dead": sum(found["dead"].values()),
+        "share": percent(found["share"]),
+        "measured": found["rows"],
+        "looked_at": len(found["shown"]),
+    }
+
+
+def _tree(values: dict[str, Any]) -> Section:
+    """The tree that stands for the network."""
+    found = values["surrogate"]
+    rows = []
+    for one in found["branches"]:
+        leaf, says = one["says"] is not None, one["says"]
+        answer = "" if not leaf else says if isinstance(says, str) else number(says)
+        chance = "" if one["chance"] is None else percent(one["chance"]) if found["risk"] else f"{one['chance']:.0%}"
+        rows.append(
+            (one["depth"], one["text"], leaf, [answer, *([chance] if values["classes"] else []), f"{one['rows']:.0%}"])
+        )
+    heads = ("where", values["target"], *([short(found["chance"], 32)] if values["classes"] else []), "rows")
+    said = {name: found[name] for name in ("rule", "faithful", "chance")}
+    return {"rows": rows, "heads": heads, "text": " ".join(found["text"].split())} | said
+
+
+def _effects(values: dict[str, Any]) -> Section:
+    """Pictures of what the strongest columns do."""
+    found, classes = values["effects"]["columns"], values["classes"]
+    if not found:
+        return {}
+    names = [classes[place] for place in values["effects"]["outputs"]] if classes else [values["target"]]
+    alone = len(names) == 1
+    axis = (f"probability of {short(names[0], 18)}" if alone else "probability") if classes else short(names[0], 24)
+    shown = []
+    for one in found:
+        share = "share of the training rows" if one["kind"] == "category" else "training rows up to it"
+        if alone:
+            heads = ("value", share, "mean", "10%", "90%")
+            rows = [
+                [p["label"], f"{p['share']:.0%}", *(number(p[n][0]) for n in ("mean", "low", "high"))]
+                for p in one["points"]
+            ]
+        else:
+            heads = ("value", share, *names)
+            rows = [[p["label"], f"{p['share']:.0%}", *map(number, p["mean"])] for p in one["points"]]
+        picture = drawing.effect(one, names, axis)
+        shown.append({"name": one["column"], "picture": picture, "heads": heads, "rows": rows})
+    return {
+        "columns": shown,
+        "rows": found[0]["rows"],
+        "legend": [] if alone else [(f"c{k}", short(name)) for k, name in enumerate(names)],
+        "alone": alone,
+    }
+
+
+def _curves(values: dict[str, Any]) -> Section:
+    """ROC, precision and recall of two classes, and thresholds."""
+    found = values["curves"]
+    if not found:
+        return {}
+    own = next(one for one in values["thresholds"] if one["own"])
+    figures = ("recall", "precision", "f1", "accuracy")
+    return {
+        "pictures": [(drawing.rates(found, kind, own), title) for kind, title in drawing.RATES.items()],
+        "of": values["classes"][1],
+        "own": f"{own['threshold']:.3g}",
+        "thresholds": [
+            [
+                f"{one['threshold']:.3g}{', the run' if one['own'] else ''}",
+                f"{one['said']:.1%}",
+                *("-" if one[name] is None else f"{one[name]:.3f}" for name in figures),
+            ]
+            for one in values["thresholds"]
+        ],
+    }
+
+
+def _columns(values: dict[str, Any]) -> Section:
+    read = [[one["name"], one["kind"], f"{one['inputs']:,}", one["read"]] for one in values["columns"]]
+    return {
+        "used": sum(one["kind"] != "not used" for one in values["columns"]),
+        "inputs": sum(one["inputs"] for one in values["columns"]),
+        "rows": read + [[one["name"], "left out", "", one["why"]] for one in values["left_out"]],
+    }
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return " ".join(map(_shown, value))
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,87 @@
+"""A run folder: its record, weights and preprocessing; written whole, read back; never imports lightning."""
+
+from typing import TYPE_CHECKING
+
+from htaf._ground.lazy import lazy
+
+if TYPE_CHECKING:
+    from htaf._ground.files import LOCK, write_atomic
+    from htaf.training.runs.data import RunPart, UnknownSourceError
+    from htaf.training.runs.folder import (
+        CHECKPOINTS,
+        HASHED,
+        METRICS,
+        MODEL,
+        PREPROCESSING,
+        RECORD,
+        SMOOTH,
+        RunError,
+        are_metrics,
+        check_folder,
+        claim,
+        content_hash,
+        environment,
+        locked,
+        read_record,
+        short_commit,
+        shown,
+        start_run,
+        to_json,
+    )
+    from htaf.training.runs.packed import PackedRun, open_packed
+    from htaf.training.runs.packing import CheckError, PackedFile, WrittenFile, export_run, pack_run
+    from htaf.training.runs.predictions import Agreement, forward
+    from htaf.training.runs.run import Run, finish_run, finished_run, open_run
+
+__all__ = [
+    "CHECKPOINTS",
+    "HASHED",
+    "LOCK",
+    "METRICS",
+    "MODEL",
+    "PREPROCESSING",
+    "RECORD",
+    "SMOOTH",
+    "Agreement",
+    "CheckError",
+    "PackedFile",
+    "PackedRun",
+    "Run",
+    "RunError",
+    "RunPart",
+    "UnknownSourceError",
+    "WrittenFile",
+    "are_metrics",
+    "check_folder",
+    "claim",
+    "content_hash",
+    "environment",
+    "export_run",
+    "finish_run",
+    "finished_run",
+    "forward",
+    "locked",
+    "open_packed",
+    "open_run",
+    "pack_run",
+    "read_record",
+    "short_commit",
+    "shown",
+    "start_run",
+    "to_json",
+    "write_atomic",
+]
+
+_ELSEWHERE = {
+    "htaf._ground.files": ("LOCK", "write_atomic"),
+    "htaf.training.runs.data": ("RunPart", "UnknownSourceError"),
+    "htaf.training.runs.packed": ("PackedRun", "open_packed"),
+    "htaf.training.runs.packing": ("CheckError", "PackedFile", "WrittenFile", "export_run", "pack_run"),
+    "htaf.training.runs.predictions": ("Agreement", "forward"),
+    "htaf.training.runs.run": ("Run", "finish_run", "finished_run", "open_run"),
+}
+__getattr__, __dir__ = lazy(
+    __name__,
+    dict.fromkeys(__all__, "htaf.training.runs.folder")
+    | {name: module for module, names in _ELSEWHERE.items() for name in names},
+)

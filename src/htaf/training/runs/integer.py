@@ -1,0 +1,161 @@
+"""The exact network of a run as an integer program, and its inputs: as data, and made of raw rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from htaf._ground.errors import option
+from htaf.data import dates
+from htaf.data.columns import Column, spelled
+from htaf.data.image_preprocess import ImagePreprocessor
+from htaf.data.preprocess import Preprocessor
+from htaf.program.integer.build import integer_program
+from htaf.program.integer.ops import Array, IntegerError
+from htaf.program.integer.program import Input, IntegerProgram
+from htaf.program.packed.graph import trace
+from htaf.training.runs.folder import HASHED, MODEL, RunError
+from htaf.training.runs.run import Run
+
+TEXTS = ("category", "other", "encoded")
+
+
+def inputs_of(known: Preprocessor, given: Input) -> list[dict[str, Any]]:
+    """Each input of a program as JSON values: its place and name, the raw column, and by its kind how it is made of it;
+    `htaf.integer.columns` says what they mean."""
+    made = dict[int, dict[str, Any]]()
+    for column in known.columns:
+        places = known.inputs_of(column.name).tolist()
+        made |= zip(places, _made_of(column, known.special_codes, given), strict=True)
+    return [{"x": x, "name": name, **made[x]} for x, name in enumerate(known.feature_names)]
+
+
+def _made_of(column: Column, codes: Sequence[float], given: Input) -> Iterator[dict[str, Any]]:
+    own = {"column": column.name}
+    own |= {key: getattr(column, key) for key in ("unit", "order", "zoned") if getattr(column, key)}
+    if column.kind == "number" and column.high > column.low:
+        scale, ends = 1 / (column.high - column.low), {"low": column.low, "high": column.high}
+        shift = {"scale": scale, "offset": 0 - column.low * scale}
+        yield {"kind": "number", **own, **shift, **ends, "fill": column.fill, "codes": [*codes]}
+    for code in column.codes:
+        yield {"kind": "code", **own, "code": code}
+    if column.missing:
+        yield {"kind": "missing", **own}
+    lows, highs = np.array(column.lows), np.array(column.highs)
+    table = np.array([*column.values, column.otherwise]) if column.kind == "encoded" else lows
+    table = given.quantised(((table - lows) / np.where(highs > lows, highs - lows, 1)).astype(np.float32))
+    for place, output in enumerate(column.outputs):
+        if column.kind == "date":
+            ends = {"low": column.lows[place], "high": column.highs[place]}
+            yield {"kind": "date", **own, "part": output, **ends, "first": column.first, "fill": column.filled}
+        else:
+            *values, otherwise = table[:, place].tolist()
+            values = dict(zip(column.categories, values, strict=True))
+            yield {"kind": "encoded", **own, "values": values, "otherwise": otherwise}
+    if column.kind == "category":
+        yield from ({"kind": "category", **own, "text": text} for text in column.categories)
+        if column.other:
+            yield {"kind": "other", **own, "texts": [*column.categories]}
+
+
+def prepared(columns: Sequence[dict[str, Any]], given: Input, rows: pd.DataFrame) -> Int64[Array, "rows inputs"]:
+    """Say what a program takes for raw rows, by what an export says of its inputs alone.
+
+    Args:
+        columns: as `inputs_of` makes them. rows: of any dtypes, with the raw columns.
+
+    Raises:
+        DataError: a column is not there, or holds other values than those of its kind.
+    """
+    from htaf.program.export.tables import raw_columns
+
+    asked = {
+        one["column"]: {
+            "name": one["column"],
+            "dtype": "string" if one["kind"] in TEXTS else "int64" if "order" in one else "float64",
+            **{key: one[key] for key in ("unit", "order", "zoned") if key in one},
+        }
+        for one in columns
+    }
+    raw = raw_columns(rows, [*asked.values()])
+    return np.stack([_prepared(one, raw[one["column"]][:, 0], given) for one in columns], 1)
+
+
+def _prepared(said: dict[str, Any], v: Array, given: Input) -> Int64[Array, " rows"]:
+    if said["kind"] in TEXTS:
+        v = np.array([spelled(text) for text in v], object)
+    if "order" in said:
+        v = v.astype("datetime64[us]")
+    match said["kind"]:
+        case "number":
+            absent = np.isnan(v) | np.isin(v, said["codes"])
+            t = np.where(absent, said["fill"], v) * said["scale"] + said["offset"]
+        case "code":
+            t = v == said["code"]
+        case "missing":
+            t = np.isnat(v) if "order" in said else np.isnan(v)
+        case "date":
+            v = np.where(np.isnat(v), np.datetime64(said["fill"], "us"), v)
+            part = dates.numbers(v, np.datetime64(said["first"], "us"))[said["part"]]
+            t = (part - said["low"]) / (said["high"] - said["low"])
+        case "category":
+            t = v == spelled(said["text"])
+        case "other":
+            t = ~np.isin(v, [spelled(text) for text in said["texts"]])
+        case "encoded":
+            known = {spelled(text): number for text, number in said["values"].items()}
+            return np.array([known.get(text, said["otherwise"]) for text in v], np.int64)
+        case kind:
+            raise IntegerError(f"expected an input of a known kind, got {kind!r}")
+    return given.quantised(np.asarray(t, np.float32))
+
+
+def build_run(run: Run) -> IntegerProgram:
+    """Build the integer program of a run that was trained with weights on a grid.
+
+    A program of images takes their pixels, as read and resized; one of a table takes prepared columns as integers, see
+    `Input.quantised`. about: the run's key, the SHA-256 of its weights, its classes and its target; of a table
+    "columns", how each input is made of raw values, see `inputs_of`.
+
+    Raises:
+        RunError: a run without steps, or a damaged one.
+        IntegerError: the network has no integer form; the message names the layer and says what to do.
+    """
+    if not run.has_step:
+        raise RunError(f"expected a run with steps, {run.path} is a plain network (method relu)")
+    if run.record["recipe"].get("weights", "float") == "float":
+        flag = option("--weights int8", 'weights="int8"')
+        raise IntegerError(f"expected a run with integer weights, {run.path} has real ones: train with {flag}")
+    model, known, about = run.model(), run.preprocessor(), dict[str, Any]()
+    if isinstance(known, ImagePreprocessor):
+        shape = (known.channels, *known.size)
+        program = integer_program(
+            model,
+            known.normalise(torch.zeros(2, *shape, dtype=torch.uint8)),
+            input=Input("pixels", shape),
+            table=pixel_table(known),
+        )
+        classes = known.classes
+        about["target"] = {"task": "classification", "classes": [*classes]}
+    else:
+        example = torch.zeros(2, len(known.feature_names))
+        traced = trace(model, example)
+        program = integer_program(traced, example)
+        classes, target = known.target.classes or (), known.target
+        kept = ("mean", "std", "unit") if target.task == "regression" else ("classes", "threshold")
+        about["target"] = {"task": target.task, "name": target.name} | {key: getattr(target, key) for key in kept}
+        about["columns"] = inputs_of(known, program.input)
+    about |= {"run": run.record["key"], HASHED[MODEL]: run.record[HASHED[MODEL]], "classes": [*map(str, classes)]}
+    return IntegerProgram(program.input, program.ops, program.output, program.unit, {**program.about, **about})
+
+
+def pixel_table(known: ImagePreprocessor) -> Tensor:
+    """Make float32 [channels, 256]: what the network is given for each pixel."""
+    each = torch.arange(256, dtype=torch.uint8).expand(1, known.channels, 1, 256)
+    return known.normalise(each)[0, :, 0]

@@ -1,0 +1,1 @@
+"""From a model to a new model: conversion, hardening, grids, tuning, spiking neurons, diagnostics."""

@@ -1,0 +1,412 @@
+"""Finding the sites of a model: modules, functions kept in attributes, and calls seen in a run of an example."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+
+from htaf.core import functional
+from htaf.core.activations import Heaviside
+from htaf.core.contract import SmoothStep, lacking, looks_smooth
+from htaf.transform.convert import activation_calls as calls
+from htaf.transform.convert.flow import SQUASHING, WORDS, Made, Stays
+from htaf.transform.convert.functional_sites import duplicate, own_class
+from htaf.transform.convert.places import Order
+
+_MODULES: dict[type, str] = {
+    nn.CELU: "celu",
+    nn.ELU: "elu",
+    nn.GELU: "gelu",
+    nn.Hardshrink: "hardshrink",
+    nn.Hardsigmoid: "hardsigmoid",
+    nn.Hardswish: "hardswish",
+    nn.Hardtanh: "hardtanh",
+    nn.LeakyReLU: "leaky_relu",
+    nn.LogSigmoid: "logsigmoid",
+    nn.Mish: "mish",
+    nn.PReLU: "prelu",
+    nn.ReLU: "relu",
+    nn.ReLU6: "relu6",
+    nn.RReLU: "rrelu",
+    nn.SELU: "selu",
+    nn.SiLU: "silu",
+    nn.Sigmoid: "sigmoid",
+    nn.Softplus: "softplus",
+    nn.Softshrink: "softshrink",
+    nn.Softsign: "softsign",
+    nn.Tanh: "tanh",
+    nn.Tanhshrink: "tanhshrink",
+    nn.Threshold: "threshold",
+    Heaviside: "heaviside",
+}
+_KNOWN: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "relu6": F.relu6,
+    "relu_squared": lambda x: F.relu(x).square(),
+    "elu": F.elu,
+    "selu": F.selu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "silu": F.silu,
+    "mish": F.mish,
+    "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid,
+    "sigmoid": torch.sigmoid,
+    "logsigmoid": F.logsigmoid,
+    "tanh": torch.tanh,
+    "tanhshrink": F.tanhshrink,
+    "softplus": F.softplus,
+    "softsign": F.softsign,
+}
+_SMOOTH_FUNCTIONS = (functional.htaf, functional.scaled_sigmoid)  # a straight-through one gives exact values
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place where an elementwise activation acts.
+
+    Attributes:
+        path: module path; of a functional call, the path of the module whose forward makes it.
+        kind: "relu", "gelu", "htaf", ...; of an activation class that torch does not have, its name in lower case.
+        calls: how often it ran in the example batch; None when there was no example.
+        functional: a call such as `F.relu(x)` inside a forward.
+        index: number of the functional call among those that are counted in the forwards of its module, in order of
+            first run; 0 for modules. Beside the activation functions these are all calls of `maximum`, say, where one
+            is an activation. A line of code that runs several times behind the same layers is one call, in a loop over
+            layers it is one for each.
+        module_type: class of the module; None for a function.
+        aliases: further paths of the same module.
+        in_place: the model still reads the input that the activation overwrites.
+        stays: why `replace` leaves it unless `where` chooses it: "output", "gate", "scale", "softcap", "scores",
+            "choice" or "formula"; None: it acts between layers, as far as the run or the structure of the model tells.
+        source: of a functional call, the argument that is its input.
+    """
+
+    path: str
+    kind: str
+    calls: int | None = None
+    functional: bool = False
+    index: int = 0
+    module_type: type | None = None
+    aliases: tuple[str, ...] = ()
+    in_place: bool = field(default=False, repr=False)
+    source: int | str = field(default=0, repr=False)
+    stays: Stays | None = field(default=None, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The path; for a functional call that of the module that would stand in for it ("block.relu_0")."""
+        child = f"{self.kind}_{self.index}"
+        return (f"{self.path}.{child}" if self.path else child) if self.functional else self.path
+
+    def __str__(self) -> str:
+        return self.label if self.stays is None else f"{self.label}, stays: {WORDS[self.stays]}"
+
+    @property
+    def label(self) -> str:
+        """Its name, kind and calls, in words."""
+        notes = [self.kind]
+        if self.functional:
+            notes.append("functional")
+        if self.calls is not None:
+            notes.append("1 call" if self.calls == 1 else f"{self.calls} calls")
+        also = f", also {', '.join(self.aliases)}" if self.aliases else ""
+        return f"{self.name or '(the model)'} ({', '.join(notes)}){also}"
+
+
+@dataclass(frozen=True)
+class Found:
+    sites: tuple[Site, ...]
+    hints: tuple[str, ...]
+    beyond: tuple[str, ...] = ()
+    scripted: tuple[str, ...] = ()  # of the hints those that hold for smooth steps too
+    forwards: dict[str, Order] = field(default_factory=dict)
+    watched: dict[str, frozenset[str]] = field(default_factory=dict)
+    callees: dict[str, set[str]] = field(default_factory=dict)
+    unseen: tuple[str, ...] = ()  # of the hints those that tell of a forward that did not run
+    unsure: tuple[Site, ...] = ()  # without an example: what may be an output or a gate
+
+
+class _Stored(nn.Module):
+    """An activation function kept in an attribute, made a module so that its runs are seen."""
+
+    def __init__(self, function: Callable[..., Tensor], kind: str) -> None:
+        super().__init__()
+        self.function, self.kind = function, kind
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self.function(*args, **kwargs)
+
+
+def arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(example, Tensor):
+        return (example,), {}
+    if isinstance(example, tuple):
+        return example, {}
+    if isinstance(example, Mapping):
+        return (), dict(example)
+    raise TypeError(
+        "example must be a tensor, a tuple of arguments or a mapping of keyword arguments, "
+        f"got {type(example).__name__}"
+    )
+
+
+def check_fit(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises TypeError where a model does not take these arguments."""
+    try:
+        signature = inspect.signature(model.forward)
+    except (TypeError, ValueError):  # of compiled code
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        hint = "; a model that takes one mapping gets it in a tuple, example=(mapping,)" if kwargs else ""
+        raise TypeError(
+            f"expected an example with the arguments of {type(model).__name__}.forward{signature}: {error}{hint}"
+        ) from None
+
+
+def find(
+    model: nn.Module, example: tuple[tuple[Any, ...], dict[str, Any]] | None, *, of_parameters: bool = False
+) -> Found:
+    """The sites of a model, seen in a copy that shares its parameters; with `of_parameters` also smooth steps that act
+    on a parameter (`torch.nn.utils.parametrize`)."""
+    compiled = [path for path, _ in model.named_modules() if path.rpartition(".")[2] == "_orig_mod"]
+    if compiled:
+        raise ValueError(
+            f"expected a model before torch.compile, got a compiled one: convert its {compiled[0]} instead"
+        )
+    lazy = [name for name, value in model.named_parameters() if isinstance(value, UninitializedParameter)]
+    if lazy:
+        raise ValueError(f"expected parameters with values, got {lazy[0]} without: run the model on a batch first")
+    if example is not None:
+        check_fit(model, *example)
+    with torch.random.fork_rng(devices=[]):
+        trial = duplicate(model, parameters=True).eval()
+        protos: dict[int, Site] = {}
+        inner: set[int] = set()  # what a site is made of is its own affair; elsewhere it is a site itself
+        steps: list[str] = []  # where sites are, each with a dot
+        for path, module in list(trial.named_modules(remove_duplicate=False)):
+            if path.startswith(tuple(steps)):
+                inner.add(id(module))
+                continue
+            if id(module) in protos:
+                site = protos[id(module)]
+                protos[id(module)] = dataclasses.replace(site, aliases=(*site.aliases, path))
+                steps.append(f"{path}.")
+                continue
+            if calls.is_of_a_parameter(path) and not (of_parameters and looks_smooth(module)):
+                continue
+            kind = _module_kind(module)
+            if kind is not None:
+                steps.append(f"{path}." if path else "")
+                protos[id(module)] = Site(path, kind, module_type=own_class(module))
+                continue
+            for name, value in list(vars(module).items()):
+                kind = None if name == "forward" else calls.stored_function_kind(value)
+                if kind is not None:
+                    stored = _Stored(value, kind)
+                    delattr(module, name)
+                    module.add_module(name, stored.eval())
+                    overwrites = getattr(value, "__name__", "").endswith("_")
+                    protos[id(stored)] = Site(f"{path}.{name}" if path else name, kind, in_place=overwrites)
+        paths = {id(module): path for path, module in trial.named_modules()}
+        paths |= {of: site.path for of, site in protos.items()}  # of one that a step before it holds too: its own
+        record = calls.CallRecorder(paths, dict.fromkeys(inner, "") | {of: site.kind for of, site in protos.items()})
+        if example is not None:
+            _run(trial, record, *example)
+            record.settle()
+    scripted = tuple(_scripted(trial))
+    unseen = tuple(_unseen(trial, inner | protos.keys(), record, example is not None))
+    hints = (*scripted, *unseen, *_hints(trial, record))
+    beyond = tuple(_beyond(trial, record))
+    if example is None:
+        known = [dataclasses.replace(site, stays=_stays_by_structure(trial, site)) for site in protos.values()]
+        unsure = tuple(site for site in known if site.stays is None and _may_stay(trial, site))
+        return Found(tuple(known), hints, beyond, scripted, unseen=unseen, unsure=unsure)
+    modules = {site.path: site for site in protos.values()}
+    ran = []
+    for (path, index), times in record.order.items():
+        if index is None:
+            site = modules.pop(path, None)
+            if site is None:  # inside one
+                continue
+            stays = _stays(record.values.get((path, index), ()), site.kind, trial.get_submodule(path)) if path else None
+            in_place = site.in_place or path in record.in_place
+            ran.append(dataclasses.replace(site, calls=times, in_place=in_place, stays=stays))
+        else:
+            call = record.calls[path, index]
+            assert call.kind is not None
+            stays = _stays(record.values.get((path, index), ()), call.kind)
+            ran.append(Site(path, call.kind, times, functional=True, index=index, source=call.source, stays=stays))
+    never = [dataclasses.replace(site, calls=0) for site in modules.values()]
+    seen = (record.forwards, record.watched, record.callees)
+    return Found((*ran, *never), hints, beyond, scripted, *seen, unseen)
+
+
+def _stays(values: Iterable[Made], kind: str, module: nn.Module | None = None) -> Stays | None:
+    """Why an activation is none between layers, from what became of its values in a run."""
+    if isinstance(module, Heaviside) or (module is not None and looks_smooth(module)):
+        return None  # it was put there by choice
+    kind = kind if module is None else _known_kind(kind, module)
+    return next((stays for one in values if (stays := one.stays(kind)) is not None), None)
+
+
+def _stays_by_structure(trial: nn.Module, site: Site) -> Stays | None:
+    """Why an activation is none between layers, as far as modules tell without a run: the last one of a sequence."""
+    module = trial.get_submodule(site.path)
+    if module is trial or isinstance(module, Heaviside) or looks_smooth(module):
+        return None
+    for path in (site.path, *site.aliases):
+        while path:
+            parent, _, name = path.rpartition(".")
+            owner = trial.get_submodule(parent)
+            if not isinstance(owner, nn.Sequential):
+                break
+            behind = list(owner.named_children())
+            behind = behind[[key for key, _ in behind].index(name) + 1 :] if name in dict(behind) else []
+            if any(True for _, layer in behind for _ in layer.parameters()):
+                break
+            path = parent
+        else:
+            return "output"
+    return None
+
+
+def _may_stay(trial: nn.Module, site: Site) -> bool:
+    """Whether only a run tells if an activation is an output or a gate."""
+    module = trial.get_submodule(site.path)
+    if looks_smooth(module) or _known_kind(site.kind, module) not in SQUASHING | {"softplus"}:
+        return False
+    parts = site.path.split(".")
+    return not all(isinstance(trial.get_submodule(".".join(parts[:n])), nn.Sequential) for n in range(len(parts)))
+
+
+def _known_kind(kind: str, module: nn.Module) -> str:
+    """The kind; of a class that torch does not have, that of the known activation that it computes."""
+    return kind if kind in _MODULES.values() else known_kind(module.forward) or kind
+
+
+def known_kind(function: Callable[[Tensor], Any]) -> str | None:
+    """The kind of the known activation that a function is, None for any other."""
+    x = torch.linspace(-8.0, 8.0, 65)
+    try:
+        with torch.no_grad():
+            y = function(x.clone())
+            if not isinstance(y, Tensor) or y.shape != x.shape:
+                return None
+            close = ((_values() - y.float()).abs().amax(1) < 1e-4).tolist()
+    except Exception:  # whatever a stranger's formula does with a tensor of this shape
+        return None
+    return next((kind for kind, yes in zip(_KNOWN, close, strict=True) if yes), None)
+
+
+@functools.cache
+def _values() -> Tensor:
+    x = torch.linspace(-8.0, 8.0, 65)
+    return torch.stack([function(x) for function in _KNOWN.values()])
+
+
+def _beyond(trial: nn.Module, record: calls.CallRecorder) -> Iterator[str]:
+    """Activations that no module can stand in for: inside torch's fused layers, and what the run brought to light."""
+    for path, module in trial.named_modules():
+        kind = calls.fused_kind(module)
+        if kind is not None:
+            yield f"{_label(trial, path)}: {kind} inside a fused layer; write its formula with modules"
+    for path, what, advice in record.beyond:
+        yield f"{_label(trial, path)}: {what}; {advice}"
+
+
+def _label(trial: nn.Module, path: str) -> str:
+    return f"{path or 'the model'} ({type(trial.get_submodule(path)).__name__})"
+
+
+def left_smooth(model: nn.Module) -> Iterator[str]:
+    """Smooth steps that no transform reaches: called as functions, or kept where a model does not look for modules."""
+    for path, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule) or looks_smooth(module):
+            continue
+        for name, value in vars(module).items():
+            held = value.values() if type(value) is dict else value if type(value) in (list, tuple, set) else ()
+            if not name.startswith("_") and any(isinstance(m, nn.Module) and _holds_smooth(m) for m in held):
+                yield f"{_label(model, path)}: smooth steps in its attribute {name}; keep them in an nn.ModuleList"
+        if calls.names_one_of(module, _SMOOTH_FUNCTIONS):
+            yield f"{_label(model, path)}: calls a smooth function of htaf.functional; make it a module (htaf.HTAF)"
+
+
+def _holds_smooth(module: nn.Module) -> bool:
+    return any(looks_smooth(part) for part in module.modules())
+
+
+def _scripted(trial: nn.Module) -> Iterator[str]:
+    for path, module in trial.named_modules():
+        if isinstance(module, torch.jit.ScriptModule) and (
+            "." not in path or not isinstance(trial.get_submodule(path.rpartition(".")[0]), torch.jit.ScriptModule)
+        ):
+            yield f"{_label(trial, path)}: scripted, so its activations cannot be seen; convert before scripting"
+
+
+def _unseen(trial: nn.Module, known_modules: set[int], record: calls.CallRecorder, ran: bool) -> Iterator[str]:
+    """Forwards that did not run and name activation functions."""
+    for path, module in trial.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            continue
+        seen = id(module) in known_modules or path in record.forwards or "_htaf_calls" in module.__dict__
+        if not seen and calls.probably_calls(module):
+            reason = "never ran in the example" if ran else "pass example= to convert functional calls"
+            yield f"{_label(trial, path)}: {reason}; its forward names activation functions"
+
+
+def _hints(trial: nn.Module, record: calls.CallRecorder) -> Iterator[str]:
+    """What ran and may be an activation."""
+    known = {path for path, *_ in record.beyond}
+    for path, functions in record.functions.items():
+        if path not in known:
+            yield f"{_label(trial, path)}: runs the autograd Function {', '.join(functions)}, which is left as it is"
+    alike: dict[tuple[type, str], list[str]] = {}  # one line for all blocks of a kind
+    for path, operators in record.doubtful.items():
+        alike.setdefault((type(trial.get_submodule(path)), ", ".join(operators)), []).append(path)
+    for (_, operators), among in alike.items():
+        more = f" and {len(among) - 1} more of its class" if len(among) > 1 else ""
+        yield f"{_label(trial, among[0])}{more}: also computes {operators}, left as it is"
+
+
+def _run(trial: nn.Module, record: calls.CallRecorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # it computes relu or gelu itself, without asking `activation`
+    record.watch(trial, (args, kwargs))
+    try:
+        # compiled functions run as they are written, where their calls are seen
+        with torch.compiler.set_stance("force_eager"), torch.no_grad(), calls.Operators(record), record:
+            record.flow.end(trial(*args, **kwargs))
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
+
+
+def _module_kind(module: nn.Module) -> str | None:
+    if isinstance(module, torch.jit.ScriptModule):  # cannot be exchanged
+        return None
+    if isinstance(module, SmoothStep) and not lacking(module, own_class(module)):
+        return module.kind
+    for base in type(module).__mro__:
+        if base in _MODULES:
+            return _MODULES[base]
+    stateless = not any(True for _ in (*module.parameters(), *module.buffers()))
+    if not stateless or type(module).__module__.startswith("torch.nn.modules"):
+        return None
+    trial = duplicate(module)
+    if not trial._modules:
+        return type(module).__name__.lower() if calls.acts_elementwise(trial.forward) else None
+    inner = [child for child in trial.modules() if child is not trial and _module_kind(child) is not None]
+    kind = known_kind(trial.forward) if inner else None  # written out around an activation of its own
+    return None if any(known_kind(child) == kind for child in inner) else kind  # which is the site where it is all

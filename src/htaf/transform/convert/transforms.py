@@ -1,0 +1,466 @@
+"""Whole-model transforms: find the activations of a model, replace them, exchange smooth steps for exact ones.
+
+Every transform returns a new model and says what it did: see `conversion`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import warnings
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.weak import WeakIdKeyDictionary
+
+from htaf.core.activations import StraightThrough
+from htaf.core.contract import ContractError, SmoothStep, lacking, looks_smooth
+from htaf.transform.convert import functional_sites as functional
+from htaf.transform.convert.finding import Found, Site, arguments, find, left_smooth
+from htaf.transform.convert.functional_sites import Model
+from htaf.transform.convert.widths import fit_widths, trained_step
+
+logger = logging.getLogger("htaf.transform.convert")
+
+
+def _refuse_to_save(*_: Any, **__: Any) -> None:
+    """In place of `save_pretrained`, whose folder says nothing of the steps: `from_pretrained` would leave them out."""
+    raise ValueError(
+        "expected a network with its own activations, got one with steps, which save_pretrained does not write: keep "
+        "torch.save(net.state_dict(), file), and load it into htaf.replace of the same network"
+    )
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What a transform changed.
+
+    Attributes:
+        replaced: the sites that have new modules.
+        left: the sites that are as they were; `Site.stays` says why one stayed that `where` did not choose.
+        hints: where activations may act that the transform could not see.
+        unseen: of the hints those that tell of code which was not looked at, for want of an example that runs it. A
+            warning of `replace` tells of them too.
+        beyond: activations that no module can stand in for, and what to do: inside torch's fused recurrent layers and
+            GLU, in an autograd Function, in scripted code, in a hook.
+        steps: those put in without a factory that the example gave a threshold other than 0, and those that give one
+            value for all of it.
+    """
+
+    replaced: tuple[Site, ...]
+    left: tuple[Site, ...]
+    hints: tuple[str, ...] = ()
+    beyond: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        everything = len(self.replaced) + len(self.left) + len(self.beyond)
+        seen = " that were seen" if self.hints else ""
+        lines = [f"replaced {len(self.replaced)} of {everything} activation sites{seen}"]
+        lines += [f"  replaced {site}" for site in self.replaced]
+        lines += [f"  left     {site}" for site in (*self.left, *self.beyond)]
+        lines += [f"  note     {hint}" for hint in (*self.steps, *self.hints)]
+        return "\n".join(lines)
+
+
+Where = str | type | Callable[[Site], Any] | tuple[Any, ...] | list[Any]
+
+
+def sites(model: nn.Module, example: Any) -> list[Site]:
+    """List every place where an elementwise activation acts, in order of first run.
+
+    A site is a module (all elementwise activations of torch.nn, those of htaf, and any childless module without
+    parameters that calls an activation function, or compares, and maps every element by itself), an activation function
+    kept in an attribute (`TransformerEncoderLayer.activation`), or one called inside a forward. There `x.clamp(min=0)`,
+    `torch.maximum(x, zeros)`, `torch.where(x > 0, x, 0)`, `x * (x > 0)`, `x.masked_fill(x < 0, 0)`, `x[x < 0] = 0` and
+    their like count as relu, `x.clamp(0, 6)` as relu6; the values of the example decide. Of a formula that is written
+    out, `x * x.sigmoid()`, each activation in it is a site, and they stay: `F.silu(x)` or a module is one call, and a
+    site as a whole.
+
+    `Site.stays` says why `replace` leaves a site that is no activation between layers, from what becomes of its values
+    in the run::
+
+        output    they reach an output with no layer in between: convolution, product with weights, embedding, norm
+        gate      a sigmoid, tanh or their like multiplies another value, and no layer reads it: squeeze and excite, the
+                  gates of an LSTM. An activation without bounds, as SiLU in the gated MLP of a language model, is none
+        scale     a softplus that multiplies another value: a time step, a standard deviation
+        softcap   c * tanh(x / c)
+        scores    they go into a softmax, or into a product of two computed matrices
+        choice    they are only compared or sorted, as the objectness of boxes
+        formula   x * sigmoid(x), GELU by tanh, any product of functions of one x, or a logarithm of an activation
+
+    Softmax and functions applied to a parameter are no sites. What acts like an activation and cannot be replaced is
+    none either, but `conversion` names it after `replace`: the activations inside torch's recurrent layers and GLU,
+    those in an autograd Function, in scripted or compiled code, and in a hook. In its notes it names other elementwise
+    functions (`x.clamp(0, 1)`, `x.sin()`, `x.exp()`), which mostly are none.
+
+    The example runs once, in eval mode without gradients, on a copy that shares the parameters: the model is not
+    touched. The fused path of torch's transformer layers is off during that run.
+
+    Args:
+        model: any module.
+        example: a tensor, a tuple of positional arguments, or a mapping of keyword arguments.
+
+    Returns:
+        Sites; those that never ran come last, with calls = 0. A functional call that never ran cannot be listed.
+
+    Raises:
+        TypeError: `example` is something else.
+        ValueError: the model is compiled already.
+
+    Example:
+        >>> [str(site) for site in sites(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)), torch.zeros(2, 3))]
+        ['1 (relu, 1 call)']
+    """
+    return list(find(model, arguments(example)).sites)
+
+
+def replace(
+    model: Model,
+    factory: Callable[[], nn.Module] | None = None,
+    *,
+    where: Where | None = None,
+    example: Any = None,
+    levels: int = 1,
+    share: bool = False,
+) -> Model:
+    """Return a new model with other activations: steps to be trained, or what `factory` makes.
+
+    Without a factory the new modules are exact steps that train, `htaf.StraightThrough` with HTAF's own gradient, each
+    as wide as its pre-activations on the example are, at least 1. One whose pre-activations are never negative there,
+    as behind another ReLU, rises near their median and not at 0, where it would give 1 throughout. A loop of one's own
+    stays as it is. In a process group every process calls it, and all take the numbers of the first.
+
+    What is no activation between layers stays, and `conversion` says why: outputs, gates that multiply, soft caps, time
+    steps, scores, written-out formulas (see `sites`). `where` takes them in. Without an example only the last module of
+    a sequence is known to be an output.
+
+    One call of `factory` per site. A site that runs several times, or one module at several paths, stays one module.
+    Functional calls are replaced when an `example` is given: the new modules become children (`relu_0`, ...) of the
+    module that makes the calls, and take those that their place in the code tells. So a line may run any number of
+    times, for each level or each step of a sequence; in a loop over layers it is one site for each of them, told by the
+    layer that ran last. A call that did not run in the example raises a RuntimeError in eval mode and is left, with a
+    warning, in training; nothing is assigned by guess. Calls made outside that module's forward (a method called from
+    elsewhere, a function that `torch.utils.checkpoint` runs again) are not taken.
+
+    Make the optimizer after it: the parameters are new ones, and an optimizer of the old ones that steps while the new
+    ones have the gradients brings a warning.
+
+    Results can be copied, pickled, trained and exported, and `torch.compile(fullgraph=True)` takes them, functional
+    sites too; only `torch.relu_(x)` and its like, which it hides from modes, raise there (`x.relu_()` does not).
+
+    Args:
+        model: any module; not changed.
+        factory: makes a module that is put in as it is, such as `HTAF` or `partial(HTAF, 1.0, 22.0)`; None: as above.
+        where: which sites; None for those between layers, "*" for all. A module class (or a tuple of classes), a path
+            or a glob over paths ("layer1.*", "*.act"; a functional call is "block.relu_0"), a predicate on `Site`, or a
+            list of these, of which any may match. For kinds: `lambda site: site.kind == "relu"`.
+        example: as for `sites`. It also finds callers that ignore what an in-place activation returns. Without a
+            factory the widths come from it: give some hundred rows of the training part.
+        levels: of the steps, without a factory: 2 gives the values 0, 1 / 2 and 1.
+        share: the new model holds the same parameter and buffer tensors, for evaluation while the first one trains.
+
+    Returns:
+        The new model, of the type of `model`; only of a model that is an activation itself it is what `factory` made,
+        whatever the annotation says. `conversion` gives the account. A warning names modules whose forward calls
+        activation functions and was not looked at: without an `example`, or because the example does not run it.
+
+    Raises:
+        ValueError: no site matched, or a loop over weights, which no module tells apart, went through fewer of them in
+            some forwards of the example; neither factory nor example, both a factory and levels, or pre-activations of
+            the example that are not finite.
+        TypeError: `factory` made something that is no module, or `where` cannot be read.
+
+    Example:
+        >>> model = replace(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1), nn.Sigmoid()), HTAF)
+        >>> print(conversion(model))
+        replaced 1 of 2 activation sites
+          replaced 1 (relu)
+          left     3 (sigmoid), stays: its value reaches an output, no layer in between
+    """
+    if factory is None and example is None:
+        raise ValueError(
+            "expected example=, some hundred rows of inputs from which every step takes its width, or a factory such "
+            "as lambda: HTAF(2, 11), got neither"
+        )
+    if factory is not None and levels != 1:
+        raise ValueError(f"levels are of the steps put in without a factory: give {levels} to what factory makes")
+    make = partial(trained_step, levels) if factory is None else factory
+    if isinstance(make, nn.Module) or not callable(make):
+        shown = type(make).__name__
+        raise TypeError(f"factory must be a function that makes a module, such as lambda: HTAF(2, 11), got a {shown}")
+    found = find(model, None if example is None else arguments(example))
+    chosen = [site for site in found.sites if (site.stays is None if where is None else _matches(where, site))]
+    if not chosen:
+        raise ValueError(_nothing(model, where, found))
+    new: nn.Module = functional.duplicate(model, parameters=share, buffers=share)
+    modules: dict[str, nn.Module] = dict(new.named_modules(remove_duplicate=False))
+    made = [_placed(make(), new) for _ in chosen]
+    calls: dict[str, dict[int, tuple[str, int | str, nn.Module]]] = {}
+    for site, module in zip(chosen, made, strict=True):
+        if site.functional:
+            module.train(modules[site.path].training)
+            calls.setdefault(site.path, {})[site.index] = site.kind, site.source, module
+        else:
+            new = _put(new, modules, site, module)
+    for path, stand_ins in calls.items():
+        order = found.forwards[path]
+        if unclear := order.unclear & stand_ins.keys():
+            kinds = ", ".join(dict.fromkeys(order.kinds[n] for n in sorted(unclear)))
+            came = f"in some forwards {kinds} ran behind fewer layers than in others"
+            raise ValueError(functional.unexpected(path, order, came))
+        watched = found.watched.get(path, frozenset())
+        functional.divert(modules[path], path, order, stand_ins, watched)
+        for layer in modules.keys() & order.behind.values():
+            modules[layer].__dict__.setdefault("_htaf_layer", layer)
+    _settle(new, set(map(id, made)), modules, found.callees)
+    fitted = [step for step in made if isinstance(step, StraightThrough)] if factory is None else []
+    steps = fit_widths(new, fitted, example) if fitted else ()
+    if not share:
+        _follow(model, new)
+    left = tuple(site for site in found.sites if site not in chosen)
+    if found.unseen:
+        where_left = ", ".join(hint.partition(": ")[0] for hint in found.unseen[:3])
+        more = f" and {len(found.unseen) - 3} more" if len(found.unseen) > 3 else ""
+        text = "pass an example= that runs all of the model: activations may be left in"
+        warnings.warn(f"{text} {where_left}{more}", stacklevel=2)
+    unsure = [site.label for site in found.unsure if site in chosen] if where is None else []
+    if unsure:
+        more = f" and {len(unsure) - 3} more" if len(unsure) > 3 else ""
+        text = "outputs and gates were not looked at: without example= only a sequence of modules tells them, and so"
+        warnings.warn(f"{text} {', '.join(unsure[:3])}{more} became steps", stacklevel=2)
+    for module in new.modules() if any(isinstance(step, SmoothStep) for step in made) else ():
+        if hasattr(module, "save_pretrained"):  # of transformers and diffusers
+            module.__dict__["save_pretrained"] = _refuse_to_save
+    replaced = tuple(dataclasses.replace(site, stays=None) for site in chosen)
+    account = Conversion(replaced, left, found.hints, found.beyond, found.unseen, steps)
+    return cast(Model, with_account(new, account))
+
+
+def harden(model: Model, *, where: Where | None = None, share: bool = False) -> Model:
+    """Return a new model in which every smooth step (`htaf.SmoothStep`: HTAF, ScaledSigmoid, ...) is the exact one.
+
+    Args:
+        model: not changed.
+        where: which steps, in the words of `replace`; None for all. The spike of a neuron is its "....spike".
+        share: the new model holds the same parameter and buffer tensors.
+
+    Returns:
+        The new model, of the type of `model` and with the same state-dict keys; only of a smooth step itself it is the
+        exact one, a `Heaviside`, whatever the annotation says. `conversion` gives the account, in which what may still
+        be smooth is named too: a function called in a forward, modules kept in a list, scripted code.
+
+    Raises:
+        ValueError: there was none, or none matched `where`; or a module looks like one and cannot be exchanged: the
+            message says what it lacks. TypeError: `where` cannot be read.
+
+    Example:
+        >>> harden(nn.Sequential(nn.Linear(3, 4), HTAF()))[1]
+        Heaviside()
+    """
+    for path, module in model.named_modules():
+        if wrong := lacking(module, functional.own_class(module)):
+            raise ContractError(
+                f"{path or 'the model'} ({type(module).__name__}) has hardened() but cannot be made exact, since it is "
+                f"no htaf.SmoothStep: {wrong}"
+            )
+    found, beyond = find(model, None, of_parameters=True), tuple(left_smooth(model))
+    smooth = [s for s in found.sites if s.module_type is not None and hasattr(s.module_type, "hardened")]
+    chosen = [site for site in smooth if _matches(where, site)]
+    if smooth and not chosen:
+        text = f"expected a smooth step to harden in {type(model).__name__} where {where!r}, got none of these:"
+        raise ValueError("\n  ".join([text, *map(str, smooth)]))
+    if not chosen:
+        kinds = ", ".join(sorted({site.kind for site in found.sites})) or "no activation module"
+        text = f"expected a smooth step such as HTAF (a module with hardened()) in {type(model).__name__}, got {kinds}"
+        text += ": call htaf.replace first, and train the model that it returns" if found.sites else ""
+        raise ValueError("\n  ".join([text, *beyond, *found.scripted]))
+    new: nn.Module = functional.duplicate(model, parameters=share, buffers=share)
+    modules: dict[str, nn.Module] = dict(new.named_modules(remove_duplicate=False))
+    for site in chosen:
+        new = _put(new, modules, site, _exact(modules[site.path], site.path))
+    left = tuple(site for site in found.sites if site not in chosen)
+    hints, unseen = _not_looked_at(model, found)
+    account = Conversion(tuple(chosen), left, hints, (*found.beyond, *beyond), unseen)
+    return cast(Model, with_account(new, account))
+
+
+def _not_looked_at(model: nn.Module, found: Found) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The hints that hold for a hardened model, and of these what `replace` was not shown."""
+    accounts = [account for module in model.modules() if (account := _account_of(module)) is not None]
+    if not accounts:  # made by hand: what its forward calls may be meant to stay
+        return (*found.scripted, *found.unseen), ()
+    hints = [hint for account in accounts for hint in account.hints if hint not in found.scripted]
+    return (*found.scripted, *hints), tuple(hint for account in accounts for hint in account.unseen)
+
+
+def _exact(smooth: nn.Module, path: str) -> nn.Module:
+    """What `hardened()` makes, once it is sure that it can take the place of the smooth step."""
+    assert isinstance(smooth, SmoothStep)
+    exact = smooth.hardened()
+    label = f"{path or 'the model'}: expected {type(smooth).__name__}.hardened() to make"
+    if not isinstance(exact, nn.Module) or any(map(looks_smooth, exact.modules())):
+        raise ContractError(f"{label} an exact module, got {exact!r}")
+    before, after = smooth.state_dict().keys(), exact.state_dict().keys()
+    if before != after:
+        raise ContractError(f"{label} the state-dict keys {sorted(before)}, got {sorted(after)}: Heaviside.of(self)")
+    return exact
+
+
+def conversion(model: nn.Module) -> Conversion:
+    """What the last `replace` or `harden` did.
+
+    Raises:
+        ValueError: the model did not come from either.
+    """
+    account = _account_of(model)
+    if account is None:
+        raise ValueError(f"expected a model made by htaf.replace or htaf.harden, got a plain {type(model).__name__}")
+    return account
+
+
+def _account_of(model: nn.Module) -> Conversion | None:
+    """What the last `replace` or `harden` did; None where the model came from neither."""
+    return model.__dict__.get("_htaf_conversion")
+
+
+def with_account(model: Model, account: Conversion) -> Model:
+    model.__dict__["_htaf_conversion"] = account  # no tensor: it stays out of the state dict
+    logger.info("%s", account)
+    return model
+
+
+# ---- choosing ----
+
+
+def _matches(where: Where | None, site: Site) -> bool:
+    if where is None:
+        return True
+    if isinstance(where, str):
+        return any(name == where or fnmatchcase(name, where) for name in (site.name, site.path, *site.aliases))
+    if isinstance(where, type):
+        return site.module_type is not None and issubclass(site.module_type, where)
+    if isinstance(where, (list, tuple)):
+        return any(_matches(one, site) for one in where)
+    if callable(where):
+        return bool(where(site))
+    raise TypeError(
+        f"where must be a module class, a path or glob, a predicate on Site, or a list of these, got {where!r}"
+    )
+
+
+def _nothing(model: nn.Module, where: Where | None, found: Found) -> str:
+    text = f"expected an activation to replace in {type(model).__name__}"
+    text += f" where {where!r}" if where is not None else ""
+    if not found.sites:
+        text += ", got none: it has no activation site"
+    elif where is None:
+        text += f" that acts between layers, got none of these {len(found.sites)} sites; choose some with where=:"
+    else:
+        text += f", got none of these {len(found.sites)} sites:"
+    return "\n  ".join([text, *map(str, found.sites), *found.beyond, *found.hints])
+
+
+# ---- placing ----
+
+
+def _placed(module: object, model: nn.Module) -> nn.Module:
+    """A new module on the device of a model that lies on one."""
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"factory must make an nn.Module, got {type(module).__name__}")
+    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
+    return module.to(devices.pop()) if len(devices) == 1 else module
+
+
+def _put(model: nn.Module, modules: dict[str, nn.Module], site: Site, new: nn.Module) -> nn.Module:
+    """Put a module at every path of a site; returns the model, which is the new module when it was the site itself."""
+    old = modules.get(site.path)  # None: a function kept in an attribute
+    if old is not None:
+        new.train(old.training)
+        functional.keep_hooks(new, old)
+    if site.in_place:
+        functional.overwrite_input(new)
+    for path in (site.path, *site.aliases):
+        if not path:
+            return new
+        parent, name = _parent(modules, path)
+        if old is None:
+            delattr(parent, name)
+            new.train(parent.training)
+        parent._modules[name] = new
+        modules[path] = new
+    return model
+
+
+def _parent(modules: dict[str, nn.Module], path: str) -> tuple[nn.Module, str]:
+    parent, _, name = path.rpartition(".")
+    return modules[parent], name
+
+
+def _settle(model: nn.Module, made: set[int], modules: dict[str, nn.Module], callees: dict[str, set[str]]) -> None:
+    """Once every new module is in its place: shields, and torch's fused transformer paths, which ignore them."""
+    for path, module in list(model.named_modules()):
+        if "_htaf_calls" in module.__dict__:
+            functional.shield(module, [modules[callee] for callee in callees.get(path, ()) if callee in modules])
+        if isinstance(module, nn.TransformerDecoderLayer) and id(module._modules.get("activation")) in made:
+            functional.derive(module)  # copying or reading a plain one puts F.relu over its activation
+    layers: Iterable[nn.Module] = [m for m in model.modules() if isinstance(m, nn.TransformerEncoderLayer)]
+    ours = {id(m) for m in layers if any(id(child) in made for child in m.modules())}
+    for module in model.modules():
+        if id(module) in ours:
+            module.__dict__["activation_relu_or_gelu"] = 0
+        elif isinstance(module, nn.TransformerEncoder) and any(id(layer) in ours for layer in module.layers):
+            module.use_nested_tensor = False  # nested tensors know few of the operations a new activation needs
+
+
+# ---- optimizers from before ----
+
+# parameter -> itself and those that took its place, in order; one list for all of them
+_LINES: WeakIdKeyDictionary = WeakIdKeyDictionary()
+_watching = False
+
+
+def _follow(old: nn.Module, new: nn.Module) -> None:
+    """Remember which parameters took the place of which, so that an optimizer left behind can be told."""
+    global _watching
+    successors = dict(new.named_parameters())
+    for name, parameter in old.named_parameters():
+        if name in successors:
+            line = _LINES[parameter] if parameter in _LINES else [weakref.ref(parameter)]
+            line.append(weakref.ref(successors[name]))
+            _LINES[parameter] = _LINES[successors[name]] = line
+    if not _watching:
+        register_optimizer_step_pre_hook(_tell_left_behind)
+        _watching = True
+
+
+def _tell_left_behind(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    """Warn once of an optimizer whose parameters have no gradients while those that took their place have."""
+    if torch.compiler.is_compiling() or "_htaf_told" in optimizer.__dict__:
+        return
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    idle = [p for p in held if p.grad is None and p.requires_grad and p in _LINES]
+    if not idle or any(p.grad is not None and p in _LINES for p in held):  # the others are trained on purpose
+        return
+    own = set(map(id, held))
+    if any(q.grad is not None and id(q) not in own for p in idle for q in _successors(p)):
+        optimizer.__dict__["_htaf_told"] = True
+        warnings.warn(
+            f"this {type(optimizer).__name__} holds the parameters of a model from before htaf.replace, which returned "
+            "a new model: that one has gradients and is not trained. Make the optimizer from its parameters()",
+            stacklevel=4,
+        )
+
+
+def _successors(parameter: Tensor) -> list[Tensor]:
+    line = [ref() for ref in _LINES[parameter]]
+    at = next(i for i, one in enumerate(line) if one is parameter)
+    return [one for one in line[at + 1 :] if one is not None]

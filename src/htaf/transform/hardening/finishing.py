@@ -1,0 +1,333 @@
+"""The end of a training: the exact network, its norms taken anew, and every repair that a measure finds better."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from htaf._ground.errors import first_line
+from htaf.core.activations import Heaviside, StraightThrough
+from htaf.core.contract import SmoothStep
+from htaf.transform.convert import harden
+from htaf.transform.convert.functional_sites import Model, duplicate
+from htaf.transform.convert.modes import evaluating, first_of, hooked
+from htaf.transform.hardening.heads import refit_head
+from htaf.transform.hardening.layerwise import repair
+from htaf.transform.hardening.report import (
+    OF_MEASURE,
+    Batches,
+    Measure,
+    Report,
+    call,
+    expect_batches,
+    inputs_of,
+    measured_by,
+)
+from htaf.transform.hardening.watching import is_norm
+
+Make = Callable[[nn.Module], tuple[nn.Module, Report]]
+STEP_ERRORS = (ValueError, TypeError, torch.linalg.LinAlgError)  # pyright: ignore[reportPrivateImportUsage]
+
+
+@dataclass(frozen=True)
+class TriedStep:
+    """A step that was tried on an exact network.
+
+    name: of the step. seconds: wall time, the measure included. before, after: the measure. kept: whether the network
+    goes on with it, never of a step that changed nothing. report: of the step itself. left_out: the error of one that
+    could not be taken, without `after`.
+    """
+
+    name: str
+    seconds: float
+    before: float
+    after: float | None = None
+    kept: bool = False
+    report: Report | None = None
+    left_out: str = ""
+
+    def __str__(self) -> str:
+        if self.left_out:
+            return f"{self.name}: left out: {self.left_out}"
+        change = f"{self.before:.5g} -> {self.after:.5g}, {self.seconds:.1f} s"
+        return f"{self.name}: {'kept' if self.kept else 'not kept'}: {change}"
+
+    def of_loss(self) -> str:
+        """In words, where the measure is the loss on the validation part of a run."""
+        if self.left_out:
+            return str(self)
+        kept = "" if self.kept else ", not kept"
+        return f"{self.name}: validation loss {self.before:.4f} -> {self.after:.4f}{kept}"
+
+    def entry(self) -> dict[str, Any]:
+        """As records have it: name, before and kept, with after and the report, or with the error that left it out."""
+        found = {"name": self.name, "before": self.before, "kept": self.kept}
+        if self.report is None:
+            return found | {"error": self.left_out}
+        return found | {"after": self.after, "report": asdict(self.report)}
+
+
+@dataclass(frozen=True)
+class Finish:
+    """What `finish` did: the measure of the network as it was trained, hardened, and at the end, and every step.
+
+    notes: what makes the measure doubtful.
+    """
+
+    trained: float
+    hardened: float
+    measure: float
+    steps: tuple[TriedStep, ...]
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        first = f"measure: trained {self.trained:.5g}, hardened {self.hardened:.5g}, finished {self.measure:.5g}"
+        return "\n".join([first, *(f"  {step}" for step in self.steps), *(f"  note: {note}" for note in self.notes)])
+
+
+def finish(model: Model, batches: Batches, measure: Measure) -> tuple[Model, Finish]:
+    """Harden a trained network, then fit its norms, layers and head to the bits, each where that is better.
+
+    In turn `recalibrate`, `repair`, `recalibrate` and `refit_head`, every one on what was kept before. `recalibrate` is
+    for norms behind a step, the second time where `repair` was kept; `repair` for steps that gave values between 0 and
+    1 to the end; `refit_head` for batches with targets.
+
+    Args:
+        model: with smooth steps, trained; not changed.
+        batches: of the training part, not augmented: (inputs, targets), or inputs alone; a list or a `DataLoader`.
+        measure: of a network, on held-out data; lower is better: a loss, or minus an accuracy, a return, ... . It is
+            called with networks in eval mode and without gradients. Not on test data: it chooses. A warning says where
+            it prefers outputs that were given to other rows, as an accuracy without its minus does, and where two
+            calls on one network differ.
+
+    Returns:
+        The exact network in eval mode, of the type of `model`, and what was tried, with the measures; print it.
+
+    Raises:
+        ValueError: the model holds no smooth step, it cannot take the batches, or the measure of the exact network is
+            not a finite number.
+        TypeError: batches can be gone through only once, or are a single pair; the measure is no number.
+
+    Example: exact, report = finish(net, [(x, y)], lambda net: cross_entropy(net(held), wanted))
+    """
+    first = expect_batches(batches)
+    exact = harden(model).eval()
+    wanted = "expected batches (inputs, targets), targets a tensor, and several inputs a tuple, ((a, b), targets)"
+    with evaluating(exact):
+        try:
+            normed = norms_behind_steps(exact, inputs_of(first))
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"{wanted}, got {_shown(first)}, which the model cannot take: {error}") from error
+    trained, hardened = measured_by(measure, model), measured_by(measure, exact)
+    if not math.isfinite(hardened):
+        raise ValueError(f"expected a measure that is finite for the exact network, got {hardened}")
+    doubts = _doubts(measure, exact, hardened)
+    for doubt in doubts:
+        warnings.warn(doubt, stacklevel=2)
+    smooth = any(isinstance(m, SmoothStep) and not isinstance(m, StraightThrough) for m in model.modules())
+    targets = isinstance(first, (tuple, list)) and len(first) == 2 and isinstance(first[1], Tensor)
+    taken: list[TriedStep] = []
+
+    def steps() -> Iterator[tuple[str, Make]]:
+        norms = "recalibrate", partial(recalibrate, batches=batches)
+        if normed:
+            yield norms
+        if smooth:
+            yield "repair", partial(repair, smooth=model, batches=batches)
+        if normed and smooth and taken[-1].kept:
+            yield norms
+        if targets:
+            yield "refit_head", partial(refit_head, batches=batches, measure=measure)
+
+    net, _ = kept_where_better(exact, steps(), measure, taken.append, before=hardened)
+    last = next((one.after for one in reversed(taken) if one.kept), hardened)
+    assert last is not None
+    if not targets:
+        taken.append(TriedStep("refit_head", 0.0, last, left_out=f"{wanted}, got {_shown(first)}"))
+    return cast(Model, net), Finish(trained, hardened, last, tuple(taken), doubts)
+
+
+_CLEARLY = 0.05  # of the measure: so much better must rows be that were mixed up
+
+
+def _doubts(measure: Measure, exact: nn.Module, found: float) -> tuple[str, ...]:
+    """What speaks against a measure of the exact network, found at its first call."""
+    if (again := measured_by(measure, exact)) != found:
+        return (
+            f"the measure of one network is {found:.6g} at one call and {again:.6g} at the next: what is kept is "
+            "partly chance; fix its seed, or measure on more rows",
+        )
+
+    def mixed(rows: int, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        return tree_map_only(Tensor, lambda value: value.roll(rows, 0) if value.ndim else value, output)
+
+    of_mixed = found
+    for rows in (1, 2, 3):  # once may be chance
+        with hooked([exact.register_forward_hook(partial(mixed, rows))]):
+            try:
+                of_mixed = measured_by(measure, exact)
+            except Exception:  # of a measure that looks at more than outputs
+                return ()
+        if not of_mixed < found - _CLEARLY * abs(found):
+            return ()
+    return (
+        f"the measure is {found:.6g}, and {of_mixed:.6g} where each row has the output of another: lower is better "
+        "here, so a score such as an accuracy needs a minus",
+    )
+
+
+def _shown(batch: object) -> str:
+    """What a batch is, and of a mapping, which may hold its targets, what to do."""
+    if isinstance(batch, (tuple, list)):
+        return f"({', '.join(type(one).__name__ for one in batch)})"
+    kind = type(batch).__name__
+    return f"{kind}: take targets out of it, (batch, batch.pop('labels'))" if isinstance(batch, Mapping) else kind
+
+
+def kept_where_better(
+    net: nn.Module,
+    steps: Iterable[tuple[str, Make]],
+    measure: Measure,
+    after_step: Callable[[TriedStep], None] = lambda step: None,
+    *,
+    before: float | None = None,
+) -> tuple[nn.Module, list[TriedStep]]:
+    """The network after those steps that lower a measure, each taken on what was kept before, and what was tried.
+
+    Args:
+        steps: name -> what makes another network and a report of a network.
+        after_step: called after every step.
+        before: the measure of `net`, where it is known.
+
+    Raises:
+        What the measure raises; errors of a step itself leave this step out.
+    """
+    best, taken = measured_by(measure, net) if before is None else before, list[TriedStep]()
+    for name, make in steps:
+        begin = time.perf_counter()
+        try:
+            made, report = make(net)
+        except STEP_ERRORS as error:  # such as a head that cannot be refitted
+            if getattr(error, OF_MEASURE, False):
+                raise
+            taken.append(TriedStep(name, time.perf_counter() - begin, best, left_out=first_line(error)))
+        else:
+            after = measured_by(measure, made)
+            better = after < best and not _is_same(net, made)  # a measure that is partly chance may lower itself
+            taken.append(TriedStep(name, time.perf_counter() - begin, best, after, better, report))
+            net, best = (made, after) if better else (net, best)
+        after_step(taken[-1])
+    return net, taken
+
+
+def _is_same(net: nn.Module, made: nn.Module) -> bool:
+    """Whether a step left every weight and every statistic as it was."""
+    before, after = net.state_dict(), made.state_dict()
+    return before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+
+
+def recalibrate(model: Model, batches: Batches, *, everywhere: bool = False) -> tuple[Model, Report]:
+    """Take the running means and variances of batch norms anew, as the average over batches.
+
+        mean = sum_b n_b mean_b / sum_b n_b,   var likewise;   n_b: values a channel of batch b
+
+    As `torch.optim.swa_utils.update_bn`, but a small last batch weighs little, and only norms are in training mode:
+    dropout is off, and norms in front of the first exact step keep their statistics, as they see what they saw in the
+    training. A batch with one value a channel has no variance and is left out.
+
+    Args:
+        model: hardened; not changed. In a model without `htaf.Heaviside` all norms are taken.
+        batches: inputs as the training had them, in batches of its size or larger.
+        everywhere: also norms in front of the first exact step, as when the weights before them are other ones now.
+
+    Returns:
+        The new model in eval mode, and the report.
+
+    Raises:
+        ValueError: no batches, or one value a channel in each of them.
+        TypeError: batches can be gone through only once.
+    """
+    begin = time.perf_counter()
+    first = expect_batches(batches)
+    net = duplicate(model)
+    with evaluating(net):
+        norms = norms_behind_steps(net, inputs_of(first), everywhere)
+        if norms:
+            _Average(net, norms).over(batches)
+    seconds = time.perf_counter() - begin
+    of = sum(map(is_norm, net.modules()))
+    rest = "; the others lie in front of the first exact step, or do not run" if len(norms) < of else ""
+    notes = (f"statistics of {len(norms)} of {of} batch norms taken anew{rest}",)
+    return net.eval(), Report("recalibrate", seconds, notes=notes)
+
+
+class _OneValue(Exception):
+    """A batch has one value a channel."""
+
+
+class _Average:
+    """Running statistics of norms as averages weighted by the values a channel."""
+
+    def __init__(self, net: nn.Module, norms: list[Any]) -> None:
+        self.net, self.norms = net, norms
+        self.seen = dict.fromkeys(norms, 0)
+
+    def over(self, batches: Batches) -> None:
+        kept = {norm: norm.momentum for norm in self.norms}
+        for norm in self.norms:
+            norm.reset_running_stats()
+            norm.training = True
+        try:
+            with hooked([norm.register_forward_pre_hook(self._weigh, with_kwargs=True) for norm in self.norms]):
+                self._go_through(batches)
+        finally:
+            for norm, momentum in kept.items():
+                norm.momentum, norm.training = momentum, False
+
+    def _go_through(self, batches: Batches) -> None:
+        for batch in batches:
+            state = self._state()
+            try:
+                call(self.net, inputs_of(batch))
+            except _OneValue:
+                self._restore(state)
+        if not all(self.seen.values()):
+            raise ValueError("expected batches with two values a channel or more, got one in each of them")
+
+    def _weigh(self, norm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        x = first_of(args, kwargs)
+        values = x.numel() // x.shape[1]
+        if values < 2:
+            raise _OneValue
+        self.seen[norm] += values
+        norm.momentum = values / self.seen[norm]
+
+    def _state(self) -> list[tuple[int, dict[str, Tensor]]]:
+        return [(self.seen[n], {name: b.clone() for name, b in n.named_buffers()}) for n in self.norms]
+
+    def _restore(self, state: list[tuple[int, dict[str, Tensor]]]) -> None:
+        for norm, (seen, buffers) in zip(self.norms, state, strict=True):
+            self.seen[norm] = seen
+            for name, value in buffers.items():
+                norm.get_buffer(name).copy_(value)
+
+
+def norms_behind_steps(model: nn.Module, x: Any, everywhere: bool = False) -> list[Any]:
+    """The batch norms that run first after an exact step has run, in order; all of `everywhere`, or without a step."""
+    order: dict[nn.Module, None] = {}
+    kinds = [m for m in model.modules() if is_norm(m) or isinstance(m, Heaviside)]
+    with hooked([m.register_forward_hook(lambda module, args, output: order.setdefault(module)) for m in kinds]):
+        call(model, x)
+    ran = list(order)
+    steps = [i for i, module in enumerate(ran) if isinstance(module, Heaviside)]
+    first = steps[0] if steps and not everywhere else -1
+    return [module for module in ran[first + 1 :] if is_norm(module)]
