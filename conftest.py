@@ -124,7 +124,7 @@ def unchecked() -> Iterator[None]:
 def htaf(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """Call the command in this process: (exit code, output, error output); of --json the output is its result."""
     from htaf import cli
-    from htaf.cli.verbs import known
+    from htaf.cli import known
 
     def call(*words: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["htaf", *map(str, words)])

@@ -14,7 +14,7 @@ from typing import Any
 
 from measuring import Spread, at_least_one, begin, end, parser, spread
 
-from htaf.cli.verbs import VERBS
+from htaf.cli import VERBS
 
 WORDS = [["--help"], ["--version"], ["evalute"], ["evaluate", "--no-such-flag"]]
 WORDS += [[*verb.split(), "--help"] for verb in VERBS]

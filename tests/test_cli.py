@@ -28,7 +28,7 @@ from htaf._ground import console as _console
 from htaf._ground import files as _files
 from htaf._ground.errors import HtafError
 from htaf._ground.files import SEAL, sealed
-from htaf.cli.verbs import Verb, known
+from htaf.cli import Verb, known
 from htaf.training import runs
 
 GROUPS, VERBS = known()

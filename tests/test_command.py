@@ -17,7 +17,7 @@ import torch
 from htaf import __version__
 from htaf._ground import console as _console
 from htaf._ground.errors import HtafError
-from htaf.cli.verbs import VERBS, known
+from htaf.cli import VERBS, known
 
 PAGE = Path(__file__).parents[1] / "docs" / "command.md"
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import htaf
 from htaf import HTAF, IF, Heaviside, SmoothStep, StraightThrough, conversion, harden, replace, sites
 from htaf._ground.files import sealed
-from htaf.cli.verbs import known
+from htaf.cli import known
 from htaf.core.contract import ContractError, sharpness_of
 from htaf.core.sharpening import Geometric, set_sharpness
 from htaf.training.runs import RunError, open_run

@@ -24,8 +24,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from htaf import ConceptBottleneck
 from htaf._ground.files import sealed
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.store import open_codes
-from htaf.concepts.writing import write_codes
+from htaf.concepts.store import open_codes, write_codes
 from htaf.training.families.icbm import ICBMNetwork
 from made_pages import read_page, read_script
 

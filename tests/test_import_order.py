@@ -34,7 +34,6 @@ ORDER = [
     ["concepts.explorer"],
     ["concepts.embeddings"],
     ["concepts.discovery"],
-    ["cards"],
     ["sharing"],
     ["cli"],
     ["__main__"],
@@ -42,9 +41,9 @@ ORDER = [
 ]
 # Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
-    "_ground": 1_311,
-    "cli": 3_874,
-    "concepts": 8_740,
+    "_ground": 1_332,
+    "cli": 3_730,
+    "concepts": 8_576,
     "core": 5_016,
     "data": 6_977,
     "language": 2_465,
@@ -53,10 +52,10 @@ BUDGETS = {
     "tables": 4_542,
     "training": 7_510,
     "transform": 6_150,
-    "": 623,
+    "": 600,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 58_984, ("tests", "paper/tests"): 50_231, ("paper/src",): 14_006}
+TOTALS = {("src/htaf",): 58_674, ("tests", "paper/tests"): 50_218, ("paper/src",): 14_011}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 

@@ -24,7 +24,7 @@ from filelock import FileLock
 from torch import nn
 
 from htaf._ground.files import KINDS, OutputError, check_output, check_output_folder, sealed
-from htaf.cli import sparse_heads
+from htaf.cli import concepts
 from htaf.cli.concepts import SCORES
 from htaf.concepts import store
 from htaf.concepts.explorer import folder as page
@@ -528,8 +528,8 @@ def test_the_files_that_no_output_may_replace(tmp_path: Path) -> None:
     assert all(map(kind.owns, (*page.page_files(), page.DATA)))
     assert KINDS["folder of scores"].owns(SCORES)
     kind = KINDS["folder of sparse heads"]
-    assert kind.marks == ((sparse_heads.RESULT,),)
-    assert {sparse_heads.CODES, "backbone"} == set(kind.names)
+    assert kind.marks == ((concepts.RESULT,),)
+    assert {concepts.CODES, "backbone"} == set(kind.names)
 
 
 HARM = [

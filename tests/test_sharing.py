@@ -24,8 +24,7 @@ import htaf
 from htaf import language, sharing
 from htaf._ground.errors import HtafError
 from htaf._ground.files import SEAL, sealed, sealed_tensors
-from htaf.cards import card
-from htaf.sharing import PACKED, SharingError, without_paths
+from htaf.sharing import PACKED, SharingError, card, without_paths
 from htaf.training import runs
 from htaf.training.runs import HASHED, RECORD
 from made_hub import Hub, serving

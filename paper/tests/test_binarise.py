@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from htaf.concepts.codes import PARTS, Codes, ConceptError, codes_of
-from htaf.concepts.store import Features, open_codes, open_features
-from htaf.concepts.writing import write_codes
+from htaf.concepts.store import Features, open_codes, open_features, write_codes
 from htaf_paper import binarise as module
 from htaf_paper.binarise import binarise, rate_thresholds
 from htaf_paper.other_bits import BASELINES

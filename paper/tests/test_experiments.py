@@ -12,7 +12,7 @@ import torch
 from sklearn.metrics import balanced_accuracy_score
 
 from htaf._ground.files import LOCK, parse_json
-from htaf.concepts.llm.messages import Message, Part, numbered, text_part
+from htaf.concepts.llm import Message, Part, numbered, text_part
 from htaf.concepts.naming.by_attributes import splits
 from htaf.concepts.naming.evidence import album
 from htaf.concepts.naming.job import naming_prompt, sorting_prompt

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from htaf.concepts import writing
+from htaf.concepts import store
 from htaf.concepts.codes import PARTS, ConceptError, codes_key
 from htaf.concepts.extract import extract
 from htaf.concepts.naming.files import read_names
-from htaf.concepts.pixels import Pictures
 from htaf.concepts.store import Features, open_codes, open_features, open_margins
+from htaf.concepts.where import Pictures
 from htaf.data.images import FilePart
 from htaf.training.runs import open_run
 from htaf_paper.image_text import load_image_text
@@ -342,7 +342,7 @@ def test_a_stopped_writing_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     features, similarities, _ = planted()
     found = learn_concepts(features, TEXTS, lambda rows: similarities[rows], steps=300, similarity=0.2)
     whole = write_concepts(found, features, {}, tmp_path / "whole")
-    monkeypatch.setattr(writing.OpenFolder, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(store.OpenFolder, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         write_concepts(found, features, {}, tmp_path / "stopped")
     monkeypatch.undo()

@@ -11,7 +11,7 @@ _compat.repair_torchvision_when_imported()
 if TYPE_CHECKING:
     from htaf import functional, surrogates
     from htaf.concepts.discovery import discover
-    from htaf.concepts.embeddings.bottleneck import ConceptBottleneck
+    from htaf.concepts.embeddings import ConceptBottleneck
     from htaf.core.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough, sharpen
     from htaf.core.binary import BinaryConv2d, BinaryLinear
     from htaf.core.contract import SmoothStep
@@ -89,7 +89,7 @@ __getattr__, __dir__ = lazy(
     | dict.fromkeys(("load", "push_to_hub"), "htaf.sharing")
     | dict.fromkeys(("IF", "LIF"), "htaf.transform.spiking.neurons")
     | {
-        "ConceptBottleneck": "htaf.concepts.embeddings.bottleneck",
+        "ConceptBottleneck": "htaf.concepts.embeddings",
         "ICBM": "htaf.models.icbm",
         "SmoothStep": "htaf.core.contract",
         "discover": "htaf.concepts.discovery",

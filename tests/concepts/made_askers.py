@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from htaf.concepts.codes import Codes, codes_of
-from htaf.concepts.llm.messages import quoted
+from htaf.concepts.llm import quoted
 from htaf.concepts.naming.by_attributes import chosen
 from htaf.concepts.naming.evidence import class_evidence
 from htaf.concepts.naming.files import NameEntry

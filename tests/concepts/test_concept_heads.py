@@ -18,9 +18,8 @@ from sklearn.linear_model import LogisticRegression
 from htaf.concepts import heads, run_heads
 from htaf.concepts.codes import Codes, ConceptError, codes_of
 from htaf.concepts.counts import labelled
-from htaf.concepts.heads import CANDIDATES, STRENGTHS, correct, fit_of, head_of, sparse_heads
+from htaf.concepts.heads import CANDIDATES, STRENGTHS, correct, effective, fit_of, head_of, sparse_heads
 from htaf.concepts.run_heads import about_heads, keep_readable
-from htaf.concepts.sparsity import effective
 from htaf.data.images import Images
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit

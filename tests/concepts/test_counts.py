@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from htaf.concepts import counts
 from htaf.concepts.codes import Codes, ConceptError, codes_of
-from htaf.concepts.redundancy import correlations, redundancy, same_bits
+from htaf.concepts.counts import correlations, redundancy, same_bits
 
 
 def made(images: int, concepts: int, classes: int, seed: int = 0, lowest: int = -1) -> tuple[np.ndarray, Codes]:

@@ -19,10 +19,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from htaf.concepts import extract as module
-from htaf.concepts import passes, store, writing
+from htaf.concepts import store
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.extract import Block, Job, Outcome, extract, in_this_process
-from htaf.concepts.passes import as_margins
+from htaf.concepts.extract import Block, Job, Outcome, as_margins, extract, in_this_process
 from htaf.concepts.run_heads import write_edited
 from htaf.concepts.store import CodesFolder, open_codes, open_folder, open_margins
 from htaf.core.activations import HTAF
@@ -266,7 +265,7 @@ def test_other_settings_are_refused_and_other_batches_are_not(run: runs.Run, ima
 @pytest.fixture
 def chunks_of_100(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenth of the images at once, so that there are several parts of few images."""
-    for place in (module, passes, store):
+    for place in (module, store):
         monkeypatch.setattr(place, "CHUNK", 100)
 
 
@@ -333,7 +332,7 @@ def test_a_full_disk_is_named_and_other_parts_stay(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
         write(table, file, **options)
 
-    monkeypatch.setattr(writing.pq, "write_table", full)
+    monkeypatch.setattr(store.pq, "write_table", full)
     with pytest.raises(
         ConceptError, match=r"part-00001\.parquet cannot be written: No space left .*, [\d,]+ bytes free"
     ):

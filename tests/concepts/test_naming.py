@@ -27,7 +27,7 @@ from pydantic import ValidationError
 
 from htaf._ground.console import visible
 from htaf.concepts.codes import ConceptError, codes_of
-from htaf.concepts.llm.messages import BudgetError, MalformedReply, Part, numbered, quoted, shortened, text_part
+from htaf.concepts.llm import BudgetError, MalformedReply, Part, numbered, quoted, shortened, text_part
 from htaf.concepts.naming.files import read_names, write_names
 from htaf.concepts.naming.job import NameReply, SortReply, naming_prompt, sorting_prompt
 

@@ -17,8 +17,7 @@ import pytest
 from made_askers import TableModel
 
 from htaf.concepts.codes import codes_key, codes_of
-from htaf.concepts.store import open_codes
-from htaf.concepts.writing import write_codes
+from htaf.concepts.store import open_codes, write_codes
 from htaf.data.attributes import Attributes
 from scripted_server import Answer, ScriptedServer
 

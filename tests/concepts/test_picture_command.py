@@ -15,8 +15,7 @@ import torch
 
 from htaf.cli import naming
 from htaf.concepts.codes import Codes
-from htaf.concepts.store import open_codes
-from htaf.concepts.writing import write_codes
+from htaf.concepts.store import open_codes, write_codes
 from made_pictures import NAMES, VisionModel, pictured
 from made_runs import digits, made_run
 from scripted_server import Answer, ScriptedServer

@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score
 
 from htaf.concepts import scores as scores_module
-from htaf.concepts import store, writing
+from htaf.concepts import store
 from htaf.concepts.codes import Codes, ConceptError, codes_of
 from htaf.concepts.nearest import nearest
 from htaf.concepts.scores import score, shown, summary
@@ -274,10 +274,10 @@ def test_a_sample_says_so_and_is_drawn_evenly(monkeypatch: pytest.MonkeyPatch) -
 def test_scores_of_parts_on_disk_are_those_of_the_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, htaf: Callable[..., Any]
 ) -> None:
-    monkeypatch.setattr(writing, "environment", dict)
+    monkeypatch.setattr(store, "environment", dict)
     monkeypatch.setattr(store, "PART_IMAGES", 300)
     codes = some(n=700)
-    writing.write_codes(tmp_path / "codes", codes, {"run": "r"})
+    store.write_codes(tmp_path / "codes", codes, {"run": "r"})
     parts = open_folder(tmp_path / "codes")
     expected = score(codes)
     assert score(parts) == expected

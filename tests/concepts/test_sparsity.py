@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from htaf.concepts import sparsity as module
+from htaf.concepts import heads as module
 from htaf.concepts.codes import Codes, ConceptError, codes_of
-from htaf.concepts.sparsity import accuracies, by_importance, completeness, contributing, effective, sparsity
+from htaf.concepts.heads import accuracies, by_importance, completeness, contributing, effective, sparsity
 
 
 def slowly(weight: np.ndarray, inputs: np.ndarray, coverage: float) -> list[list[int]]:

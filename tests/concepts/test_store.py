@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from htaf._ground.files import sealed
-from htaf.concepts import store, writing
+from htaf.concepts import store
 from htaf.concepts.codes import PARTS, Codes, ConceptError
 from htaf.concepts.store import Features, open_codes, open_features, open_folder, open_margins
 
@@ -28,7 +28,7 @@ SIZE = 8
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "PART_IMAGES", SIZE)
-    monkeypatch.setattr(writing, "environment", dict)  # it asks git, hundreds of times here
+    monkeypatch.setattr(store, "environment", dict)  # it asks git, hundreds of times here
 
 
 def made(n: int = 20, c: int = 11, k: int = 3) -> tuple[Codes, np.ndarray]:
@@ -54,7 +54,7 @@ def made(n: int = 20, c: int = 11, k: int = 3) -> tuple[Codes, np.ndarray]:
 
 def write(path: Path, codes: Codes, values: np.ndarray, **settings: Any) -> None:
     more = {"features": values, "margins": values.astype(np.float16), "info": {"notes": ["a note"]}}
-    writing.write_codes(path, codes, {"run": "r"} | settings, **more)  # pyright: ignore[reportArgumentType]
+    store.write_codes(path, codes, {"run": "r"} | settings, **more)  # pyright: ignore[reportArgumentType]
 
 
 def content(path: Path) -> dict[str, bytes]:
@@ -141,7 +141,7 @@ def interrupted(path: Path, moment: int, monkeypatch: pytest.MonkeyPatch) -> boo
 
     with monkeypatch.context() as patch:
         patch.setattr(pq, "write_table", stopping(pq.write_table))
-        patch.setattr(writing, "write_atomic", stopping(writing.write_atomic))
+        patch.setattr(store, "write_atomic", stopping(store.write_atomic))
         patch.setattr(Path, "unlink", stopping(Path.unlink))
         patch.setattr(Path, "mkdir", stopping(Path.mkdir))
         try:
@@ -175,16 +175,16 @@ def test_stopped_anywhere_it_goes_on_and_ends_with_the_same_bytes(
 
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     codes, values = made()
-    head = writing.Head({"run": "r"}, codes.classes, ("id", "label", "part", "smooth"), codes.weight, codes.bias)
-    with writing.writing_folder(tmp_path / "a", head):
+    head = store.Head({"run": "r"}, codes.classes, ("id", "label", "part", "smooth"), codes.weight, codes.bias)
+    with store.writing_folder(tmp_path / "a", head):
         pass
     before = content(tmp_path / "a")
     with pytest.raises(ConceptError, match=r"holds other codes \(run: 'r' there, 'another' here\)"):
         write(tmp_path / "a", codes, values, run="another")
     assert content(tmp_path / "a") == before
-    other = writing.write_codes(tmp_path / "b", codes, {"run": "another"}, margins=values.astype(np.float16))
+    other = store.write_codes(tmp_path / "b", codes, {"run": "another"}, margins=values.astype(np.float16))
     head = replace(head, columns=other.columns)
-    with writing.writing_folder(tmp_path / "c", head) as folder:
+    with store.writing_folder(tmp_path / "c", head) as folder:
         shutil.copy(other.parts[0].file, tmp_path / "c" / "parts")
         with pytest.raises(ConceptError, match=r"part-00000\.parquet holds other codes: choose another --out"):
             folder.there()
@@ -192,14 +192,14 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
 
 def test_what_a_folder_does_not_hold(tmp_path: Path) -> None:
     codes, values = made()
-    folder = writing.write_codes(tmp_path / "a", codes, {"run": "r"})
+    folder = store.write_codes(tmp_path / "a", codes, {"run": "r"})
     assert open_margins(tmp_path / "a") is None
     with pytest.raises(ConceptError, match=r"has no features: extract them with htaf concepts extract --keep features"):
         open_features(tmp_path / "a")
     with pytest.raises(ConceptError, match=r"has no margins, it has id, label, "):
         folder.read("margins")
     fields = (codes.classes, codes.labels, codes.parts, codes.ids, codes.weight, codes.bias, codes.smooth)
-    plain = writing.write_codes(tmp_path / "c", Features(values, *fields, {}), {"run": "r"})
+    plain = store.write_codes(tmp_path / "c", Features(values, *fields, {}), {"run": "r"})
     np.testing.assert_array_equal(plain.features().values, values)
     with pytest.raises(ConceptError, match=r"holds features of a plain network, not codes: .* htaf paper binarise"):
         plain.codes()

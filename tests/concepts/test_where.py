@@ -15,10 +15,9 @@ from htaf._ground.errors import HtafError
 from htaf.concepts import where as module
 from htaf.concepts.codes import ConceptError, codes_of
 from htaf.concepts.extract import extract
-from htaf.concepts.pixels import Pictures
 from htaf.concepts.regions import Map
 from htaf.concepts.store import open_codes, open_margins
-from htaf.concepts.where import framed, ordered, strongest, write_where
+from htaf.concepts.where import Pictures, framed, ordered, strongest, write_where
 from htaf.data.images import Images, load
 from htaf.training.runs import Run
 from made_runs import PLAIN, digits, made_run

@@ -14,7 +14,7 @@ from htaf.concepts.codes import Codes, ConceptError, codes_of
 from htaf.concepts.counterfactuals import counterfactual
 from htaf.concepts.counts import proportions
 from htaf.concepts.explorer.build import build_page
-from htaf.concepts.explorer.discovery import chosen_rows
+from htaf.concepts.explorer.contents import chosen_rows
 from htaf.concepts.explorer.shown import Heading, Shown
 from htaf.concepts.naming.files import seal_of
 from htaf.concepts.scores import score

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from htaf.concepts.codes import Codes, ConceptError, codes_of
 from htaf.concepts.counts import proportions
-from htaf.concepts.explorer import discovery
+from htaf.concepts.explorer import contents
 from htaf.concepts.explorer.build import build_page
-from htaf.concepts.explorer.discovery import (
+from htaf.concepts.explorer.contents import (
     chosen_rows,
     clustered_order,
     counterfactuals_of,
@@ -190,9 +190,9 @@ def test_time_is_kept_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(time_limit)
         return real(codes, row, time_limit=time_limit)
 
-    real = discovery.counterfactual
-    monkeypatch.setattr(discovery.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(discovery, "counterfactual", slow)
+    real = contents.counterfactual
+    monkeypatch.setattr(contents.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(contents, "counterfactual", slow)
     found, wrong = counterfactuals_of(shown, 4.0, advance=done.append)
     assert (len(found), asked) == (4, [0] * 4)
     assert wrong == ((shown.labels >= 0) & (shown.labels != shown.exact)).sum() > 4

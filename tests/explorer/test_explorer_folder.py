@@ -12,9 +12,8 @@ from PIL import Image
 
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.explorer import build, folder
-from htaf.concepts.explorer.build import build_page
+from htaf.concepts.explorer.build import build_page, sheets
 from htaf.concepts.explorer.shown import Shown
-from htaf.concepts.explorer.sprites import sheets
 from made_pages import coloured, contents, made_codes, read_page
 
 pytestmark = pytest.mark.usefixtures("stand_in")

@@ -10,9 +10,9 @@ import pytest
 
 from htaf.concepts import where
 from htaf.concepts.codes import Codes, ConceptError
-from htaf.concepts.explorer import maps as module
+from htaf.concepts.explorer import build as module
 from htaf.concepts.explorer.build import build_page
-from htaf.concepts.explorer.discovery import chosen_rows, strongest_images
+from htaf.concepts.explorer.contents import chosen_rows, strongest_images
 from htaf.concepts.explorer.folder import unpacked
 from htaf.concepts.explorer.run_page import build_run_page
 from htaf.concepts.explorer.shown import Shown

@@ -8,8 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
-from htaf.concepts.llm.client import ServerClient
-from htaf.concepts.llm.messages import ModelError
+from htaf.concepts.llm import ModelError, ServerClient
 from scripted_server import Answer, ScriptedServer, scripted
 
 KEY = "sk-very-secret-0123456789"

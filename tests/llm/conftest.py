@@ -13,4 +13,4 @@ def no_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENAI_BASE_URL", "OPENAI_MODEL", "OPENAI_API_KEY", "OPENAI_CUSTOM_HEADERS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(openai._base_client, "INITIAL_RETRY_DELAY", 0.01)
-    monkeypatch.setattr("htaf.concepts.llm.client.RETRIES", 1)
+    monkeypatch.setattr("htaf.concepts.llm.RETRIES", 1)

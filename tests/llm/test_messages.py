@@ -10,7 +10,7 @@ from askings import Name
 from hypothesis import given
 from hypothesis import strategies as st
 
-from htaf.concepts.llm.messages import MalformedReply, picture_part, short, text_part, validated
+from htaf.concepts.llm import MalformedReply, picture_part, short, text_part, validated
 from made_pictures import picture_pixels
 
 

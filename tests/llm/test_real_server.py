@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from htaf.concepts.llm.client import ServerClient
-from htaf.concepts.llm.messages import MalformedReply, ModelError
+from htaf.concepts.llm import MalformedReply, ModelError, ServerClient
 
 pytestmark = pytest.mark.slow
 
@@ -102,7 +101,7 @@ class Served:
 
 def test_the_protocol_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "htaf.concepts.llm.client.REPLY_TOKENS", 40
+        "htaf.concepts.llm.REPLY_TOKENS", 40
     )  # where it was taught nothing, it does not know when to end
     make_model(tmp_path / "model", '{"name": "wings"}')
     server = Served(tmp_path / "model", tmp_path / "log.txt")

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from askings import ASKED, GOOD, KEY, Name, ask, model_of, other
 
-from htaf.concepts.llm.client import ServerClient
-from htaf.concepts.llm.messages import BudgetError, MalformedReply, ModelError
+from htaf.concepts.llm import BudgetError, MalformedReply, ModelError, ServerClient
 from scripted_server import Answer, ScriptedServer, scripted
 
 pytestmark = pytest.mark.usefixtures("no_surroundings")

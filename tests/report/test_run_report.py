@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from htaf._ground.console import visible
-from htaf.cli.reporting import report_once
+from htaf.cli.evaluating import report_once
 from htaf.data.columns import Column
 from htaf.data.tabular import Table, load, split
 from htaf.tables import rules

@@ -44,7 +44,7 @@ from world import FORK, Files, cases, command, function_of, make_world, state, w
 
 from htaf._ground import files as _files
 from htaf._ground.errors import HtafError
-from htaf.cli.verbs import known
+from htaf.cli import known
 from htaf.concepts.explorer.build import build_page
 from htaf.concepts.explorer.folder import head_of
 from htaf.concepts.explorer.shown import Heading, Shown

@@ -25,7 +25,7 @@ from PIL import Image
 import htaf
 import made_runs
 from htaf import cli
-from htaf.cli.verbs import known
+from htaf.cli import known
 from htaf.concepts.codes import codes_key
 from htaf.concepts.extract import extract
 from htaf.concepts.naming.by_attributes import name_by_attributes

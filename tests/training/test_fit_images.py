@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from htaf.cli.verbs import Verb, known
+from htaf.cli import Verb, known
 from htaf.core.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
 from htaf.data.images import FilePart, Images, MemoryPart, load
 from htaf.data.reading import DataError

@@ -15,8 +15,7 @@ from htaf._ground.console import progress as progress_of
 from htaf.concepts.codes import PARTS, Codes, ConceptError
 from htaf.concepts.counts import labelled
 from htaf.concepts.heads import Head, fit_of, head_of, sparse_heads
-from htaf.concepts.store import CHUNK, Features, open_features
-from htaf.concepts.writing import write_codes
+from htaf.concepts.store import CHUNK, Features, open_features, write_codes
 
 How = Literal["median", "rates"]
 MEMORY = 2**28  # bytes of features that are sorted at once

@@ -8,20 +8,28 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from htaf._ground.console import UsageError, check_seed, print_json, quiet_transformers, say, say_notes, tell
+from htaf._ground.console import (
+    Rows,
+    UsageError,
+    check_seed,
+    print_json,
+    quiet_transformers,
+    say,
+    say_notes,
+    show,
+    tell,
+)
 from htaf._ground.files import LOCK, check_output_folder, check_place
 from htaf.cli.concepts import (
     CodesDir,
     Out,
     ScoredPart,
-    of_images,
+    image_run,
     offering_parts,
     own_images,
     show_accuracies,
 )
-from htaf.cli.flags import DataDir, Json, RunDir
-from htaf.cli.methods import MethodOfRun, step_of_run
-from htaf.cli.tables import Rows, show
+from htaf.cli.flags import DataDir, Json, MethodOfRun, RunDir
 
 if TYPE_CHECKING:
     from htaf.concepts.codes import Codes, PartName
@@ -146,12 +154,11 @@ def labelfree(
     check_output_folder(out, [run, texts, clip, *([features] if features else [])], own="folder of codes")
     from htaf.concepts.extract import extract
     from htaf.concepts.store import open_features, open_folder
-    from htaf.training.runs import open_run
     from htaf_paper.image_text import load_image_text
     from htaf_paper.labelfree import label_free, read_texts
 
     given, notes = read_texts(texts)
-    opened = of_images(open_run(run, method=step_of_run(method)))
+    opened = image_run(run, method)
     quiet_transformers()
     try:
         model = load_image_text(clip)

@@ -23,11 +23,10 @@ from torch import Tensor
 from htaf._ground.console import progress as progress_of
 from htaf._ground.errors import expect_memory, expect_seed
 from htaf.concepts.codes import PARTS, Codes, ConceptError, codes_key
+from htaf.concepts.extract import Device, as_margins, choose_device
 from htaf.concepts.heads import sparse_heads
 from htaf.concepts.naming.files import NOT_CHECKED, read_text, write_names
-from htaf.concepts.passes import Device, as_margins, choose_device
-from htaf.concepts.store import CHUNK, Features
-from htaf.concepts.writing import write_codes
+from htaf.concepts.store import CHUNK, Features, write_codes
 from htaf.data.images import FilePart, ImagePreprocessor, Images
 from htaf.training.runs import Run, content_hash
 from htaf.training.runs.data import is_own, rows_of

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from pydantic import BaseModel
 
-from htaf.concepts.llm.messages import Message, quoted
+from htaf.concepts.llm import Message, quoted
 from htaf.concepts.naming.by_attributes import chosen
 from htaf.data.attributes import Attributes
 
@@ -42,7 +42,7 @@ class TableModel:
         self.column = {name: number for number, name in enumerate(attributes.names)}
 
     def ask(self, messages: Sequence[Message], reply: type[R], *, context: Mapping[str, Any] | None = None) -> R:
-        """As `htaf.concepts.llm.client.Client`."""
+        """As `htaf.concepts.llm.Client`."""
         return reply.model_validate(json.loads(self.answer(messages)), context=context)
 
     def answer(self, messages: Sequence[Message]) -> str:

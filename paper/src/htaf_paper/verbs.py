@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from htaf.cli.verbs import Verb
+from htaf.cli import Verb
 
 GROUPS = {"paper": "The tables and figures of the paper by one command, with a verdict on each claim."}
 

@@ -15,7 +15,7 @@ from jaxtyping import Bool, UInt8
 from PIL import Image
 from pydantic import BaseModel
 
-from htaf.concepts.llm.messages import START, Message
+from htaf.concepts.llm import START, Message
 from htaf.concepts.naming.evidence import COLUMNS, GAP, boxes
 from htaf_paper import drawn
 
@@ -39,7 +39,7 @@ class VisionModel:
         self.errs, self.behaviour, self.seed = errs, behaviour, seed
 
     def ask(self, messages: Sequence[Message], reply: type[R], *, context: Mapping[str, Any] | None = None) -> R:
-        """As `htaf.concepts.llm.client.Client`."""
+        """As `htaf.concepts.llm.Client`."""
         return reply.model_validate(json.loads(self.answer(messages)), context=context)
 
     def answer(self, messages: Sequence[Message]) -> str:
@@ -82,7 +82,7 @@ class VisionModel:
 
 
 def picture_pixels(url: str) -> UInt8[np.ndarray, "height width 3"]:
-    """The pixels of a picture of `htaf.concepts.llm.messages.picture_part`: uint8 [height, width, 3]."""
+    """The pixels of a picture of `htaf.concepts.llm.picture_part`: uint8 [height, width, 3]."""
     with Image.open(io.BytesIO(base64.b64decode(url.removeprefix(START)))) as picture:
         return np.asarray(picture.convert("RGB"))
 

@@ -12,7 +12,7 @@ import sys
 import time
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import PurePath
@@ -28,6 +28,17 @@ if TYPE_CHECKING:
 
 _MARKUP = re.compile(r"[\\`*\[\]<>|~&$]|(?<![^\W_])_|_(?![^\W_])")  # an underscore within a word is none
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # control, format (bidirectional too), surrogates, line, paragraph
+EXITS = {  # exit codes of the command, in docs/command.md too
+    0: "done",
+    1: "it failed",
+    2: "it was used wrongly",
+    3: "done, but for images that cannot be read",
+    130: "stopped by Ctrl-C",
+    143: "stopped by SIGTERM",
+}
+DONE, FAILED, MISUSED, UNREAD, STOPPED, TERMINATED = EXITS
+LISTED = 20
+Rows = Iterable[Sequence[object]]
 
 
 def visible(text: str, keep: str = "") -> str:
@@ -77,17 +88,6 @@ def terminal(**options: Any) -> Console:
 def tell(text: str) -> None:
     """A line on the error stream, so that results can be piped."""
     print(visible(text, keep="\n"), file=sys.stderr)
-
-
-EXITS = {  # exit codes of the command, in docs/command.md too
-    0: "done",
-    1: "it failed",
-    2: "it was used wrongly",
-    3: "done, but for images that cannot be read",
-    130: "stopped by Ctrl-C",
-    143: "stopped by SIGTERM",
-}
-DONE, FAILED, MISUSED, UNREAD, STOPPED, TERMINATED = EXITS
 
 
 class UsageError(Exception):
@@ -232,9 +232,6 @@ def quiet_transformers() -> None:
         from transformers.utils.logging import disable_progress_bar
 
         disable_progress_bar()
-
-
-LISTED = 20
 
 
 def say_unread(problems: Sequence[str], total: int, count: int | None = None) -> None:
@@ -383,3 +380,27 @@ def _warning(message: Warning | str, *_: object) -> str:
 def fail(message: str, code: int) -> NoReturn:
     """End the command with one line and an exit code."""
     raise Ended(message, code)
+
+
+def show(title: str, columns: Sequence[str], rows: Rows, *, left: Collection[str] | None = None) -> None:
+    """A table under its title; None is shown as -, a float with four digits.
+
+    Args:
+        left: columns of words; all others are numbers, at the right. None: the first one.
+    """
+    console = terminal(highlight=False)
+    from rich.table import Table
+
+    table = Table()
+    words = columns[:1] if left is None else left
+    for column in columns:
+        table.add_column(column, justify="left" if column in words else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(_shown, row))
+    if title:
+        say(title)  # a table's own would be folded to its width
+    console.print(table)
+
+
+def _shown(value: object) -> str:
+    return "-" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)

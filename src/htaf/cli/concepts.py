@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import Positional, arg
+from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg
 
-from htaf._ground.console import UsageError, print_json, say, say_notes, say_unread
+from htaf._ground.console import Rows, UsageError, check_seed, print_json, say, say_notes, say_unread, show, tell
 from htaf._ground.files import LOCK, check_output_folder, check_place, to_json, write_atomic
-from htaf.cli.flags import NONE, DataDir, Json, Place, RunDir, needs_source
-from htaf.cli.methods import MethodOfRun, step_of_run
-from htaf.cli.tables import show
+from htaf.cli.flags import (
+    NONE,
+    CodesOf,
+    Concepts,
+    DataDir,
+    Device,
+    File,
+    Folder,
+    Json,
+    MethodOfRun,
+    Place,
+    RunDir,
+    needs_source,
+    opened_run,
+)
 from htaf.concepts.codes import ConceptError, MissingPartError, PartName
+from htaf.concepts.explorer.shown import Shown
 from htaf.data.notes import untold
 
 if TYPE_CHECKING:
+    from htaf.concepts.codes import Codes
+    from htaf.concepts.heads import SparseHead
     from htaf.concepts.store import CodesFolder
     from htaf.training.runs import Run
 
@@ -29,6 +45,9 @@ CodesDir = Annotated[
 ]
 Out = Annotated[Path, arg(help="Folder: a new one, or that of a stopped command, to continue it.", metavar="DIR")]
 ScoredPart = Annotated[PartName, arg(help="Which images are scored.")]
+RESULT, CODES = "sparse.json", "codes"
+DEFAULT = (5, 10)
+CHOOSING = {"train": "fits", "validation": "chooses"}  # parts whose accuracy says too much
 
 
 @contextlib.contextmanager
@@ -42,17 +61,18 @@ def offering_parts(part: PartName) -> Iterator[None]:
         raise ConceptError(f"{error}: give --part {' or '.join(error.present)}") from None
 
 
-def of_images(run: Run) -> Run:
-    """The run, if it was trained on images."""
-    if not run.takes_images:
-        raise UsageError(f"expected a run of `htaf train icbm`, {run.path} was trained on a table")
-    return run
+def image_run(run: Path, method: str | None = None) -> Run:
+    """The run in a folder, if it was trained on images."""
+    opened = opened_run(run, method)
+    if not opened.takes_images:
+        raise UsageError(f"expected a run of `htaf train icbm`, {opened.path} was trained on a table")
+    return opened
 
 
 def own_images(run: Run, data_dir: str | None, instead: str) -> Any:
     """The images that a run was trained on; where it does not say which, the error says what to do instead."""
     with needs_source(instead):
-        return of_images(run).data(data_dir=data_dir)
+        return run.data(data_dir=data_dir)
 
 
 def extract(
@@ -97,9 +117,8 @@ def extract(
         )
     check_place(out / LOCK)
     from htaf.concepts import extract as room
-    from htaf.training.runs import open_run
 
-    opened = of_images(open_run(run, method=step_of_run(method)))
+    opened = image_run(run, method)
     images: Any = files
     if not files:
         images = own_images(opened, None, "give --data") if data is None else opened.other_data(data)
@@ -149,7 +168,6 @@ def score(
     from htaf.concepts.scores import score as scores_of
     from htaf.concepts.scores import shown, summary
     from htaf.concepts.store import open_folder
-    from htaf.training.runs import open_run
 
     if out is not None:
         check_output_folder(out, [codes], own="folder of scores")
@@ -165,7 +183,7 @@ def score(
         else:
             from htaf.concepts.extract import extract as make
 
-            run = of_images(open_run(codes))
+            run = image_run(codes)
             own = make(run, own_images(run, data_dir, "give a folder of codes"), out / "codes", progress=True)
         scores = scores_of(own, scored=part)
     if out is not None:
@@ -177,3 +195,317 @@ def score(
     if out is not None:
         say(out / SCORES)
     return None
+
+
+def where(
+    run: RunDir,
+    *,
+    codes: Annotated[Path, arg(metavar="CODES")],
+    out: Out,
+    concept: Concepts = (),
+    image: Annotated[str | None, arg(metavar="ID")] = None,
+    count: int = 12,
+    part: ScoredPart = "test",
+    data: Place = None,
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    method: MethodOfRun = None,
+    json: Json = False,
+) -> None:
+    """Draw where in its images a concept is seen, from the strongest to the barely on; with an index.
+
+    Args:
+        codes: Codes of the run, from extract.
+        concept: Numbers of concepts; none: the five most important.
+        image: Id or row of an image: its concepts instead of a concept's images.
+        count: Images of each concept, or concepts of the image.
+        data: The images, where the codes are not of the run's own; none: the run's own.
+        device: Where the network runs.
+    """
+    if count < 1:
+        raise UsageError(f"--count must be >= 1, got {count}")
+    from htaf.concepts.heads import most_important
+    from htaf.concepts.store import open_codes
+    from htaf.concepts.where import INDEX, write_where
+
+    check_output_folder(out, [codes, run], own="folder of maps")
+    known = open_codes(codes)
+    if image is not None:
+        known.row(image)  # before anything slow
+    opened = image_run(run, method)
+    images: Any = None
+    if data is not None:
+        images = opened.other_data(data, data_dir=data_dir)
+    elif known.info.get("settings", {}).get("data") != "files":
+        images = own_images(opened, data_dir, "give --data")
+    chosen = concept or (() if image is not None else tuple(most_important(known)[:5].tolist()))
+    lines = write_where(
+        opened, images, codes, out, concepts=chosen, image=image, count=count, part=part, device=device, progress=True
+    )
+    if json:
+        return print_json(lines)
+    rows = [(line["concept"], line["image"], line["margin"], line["share"]) for line in lines]
+    show("maps", ("concept", "image", "margin", "share in box"), rows[:40])
+    if len(rows) > 40:
+        say(f"{len(rows) - 40:,} more")
+    return say(f"index: {out / INDEX}")
+
+
+def find(
+    run: RunDir,
+    *,
+    with_: Annotated[tuple[Path, ...], arg(name="with", metavar="INPUT ...", help_behavior_hint="(required)")],
+    without: Annotated[tuple[Path, ...], arg(metavar="INPUT ...", help_behavior_hint="(required)")],
+    out: Annotated[Path | None, arg(metavar="DIR")] = None,
+    device: Device = "auto",
+    method: MethodOfRun = None,
+    json: Json = False,
+) -> None:
+    """Find a concept of your own: the bit or the direction that follows it, by chance or not, and whether it is used.
+
+    Args:
+        with_: Images with the concept: files or folders, 20 or so. The same names on both sides make pairs.
+        without: Images without it.
+        out: Also write found.json and images.png.
+        device: Where the network runs.
+    """
+    for flag, given in (("--with", with_), ("--without", without)):
+        if not given:
+            raise UsageError(f"expected image files or folders for {flag}, got none")
+    if out is not None:
+        from htaf.data.images import expect_outside
+
+        check_output_folder(out, [run, *with_, *without], own="found concept")
+        for flag, given in (("--with", with_), ("--without", without)):
+            for place in given:
+                expect_outside(out, str(place.absolute()), flag)  # a folder may have the name of a set
+    from htaf.concepts.finding import RECORD, find_in_run, read_sides
+
+    opened = image_run(run, method)
+    sides = read_sides(opened, with_, without)
+    say_notes(sides.notes)
+    result = find_in_run(opened, sides, out, device=device)
+    say_notes(result["notes"])
+    if json:
+        print_json(result)
+    else:
+        for name, line in result["answers"].items():
+            say(f"{name}: {line}")
+        if out is not None:
+            say(f"result: {out / RECORD}")
+    say_unread(sides.unread, len(sides.names) + len(sides.unread))
+
+
+def edit(
+    run: RunDir,
+    *,
+    off: Annotated[
+        UseAppendAction[tuple[tuple[str, ...], ...]], arg(metavar="CLASS:CONCEPT ...", help_behavior_hint="(required)")
+    ],
+    out: Folder,
+    data_dir: DataDir = None,
+    method: MethodOfRun = None,
+    json: Json = False,
+) -> None:
+    """Write a new run whose head has some weights at 0, measured again on validation and test images.
+
+    Args:
+        off: Weight of a class, by name or number, and a concept, to be 0. May be given again. A class that begins with
+            -: --off=-NAME:CONCEPT.
+        out: New run folder.
+    """
+    edits: list[tuple[int | str, int]] = []
+    for text in itertools.chain(*off):
+        label, colon, concept = text.rpartition(":")
+        if not colon or not label or not concept.isdecimal():
+            raise UsageError(f"--off: expected CLASS:CONCEPT with the concept's number, such as 3:17, got {text!r}")
+        edits.append((label, int(concept)))
+    if not edits:
+        raise UsageError("--off: expected at least one CLASS:CONCEPT, got none")
+    from htaf.concepts.run_heads import edit_run
+
+    opened = opened_run(run, method)
+    with needs_source("edit it in Python, with htaf.concepts.run_heads.edit_run"):
+        made = edit_run(opened, out, edits, data_dir=data_dir)
+    if json:
+        return print_json(made.record)
+    primary, before, metrics = made.record["headline"], opened.record["metrics"], made.record["metrics"]
+    kind = "exact" if opened.has_step else "smooth"
+    rows = [(part, before[kind][part][primary], metrics[kind][part][primary]) for part in ("validation", "test")]
+    show(f"{primary} ({kind}), {len(edits)} weights set to 0", ("part", "before", "after"), rows)
+    say_notes(made.record["notes"][-1:])
+    return say(f"run folder: {out}")
+
+
+def explore(
+    run: RunDir,
+    *,
+    out: Folder,
+    codes: CodesOf = None,
+    names: File = None,
+    shown: OmitArgPrefixes[Shown] = Shown(),  # noqa: B008
+    data_dir: DataDir = None,
+    method: MethodOfRun = None,
+    json: Json = False,
+) -> None:
+    """Write a page to look at concepts, check and rename them, and flip bits. It opens from disk, with no server.
+
+    Args:
+        out: Folder of the page: a new one, or that of an earlier page.
+        codes: Codes of this run, the bits of its images; none: DIR-codes, made or finished where needed.
+        names: Names, .json: from htaf concepts name, exported by the page, or your own; none: numbers alone.
+    """
+    if shown.images < 1 or shown.detailed < 0:
+        raise UsageError(f"expected --images >= 1 and --detailed >= 0, got {shown.images} and {shown.detailed}")
+    from htaf.concepts.explorer.run_page import CodesNeededError, build_run_page
+
+    opened = image_run(run, method)
+    try:
+        with needs_source("give --codes"), offering_parts(shown.part):
+            made = build_run_page(opened, out, codes=codes, names=names, shown=shown, data_dir=data_dir, progress=True)
+    except CodesNeededError as error:
+        raise UsageError(f"{error} with --codes") from None
+    say_notes(untold(made["notes"], opened.record["notes"]))
+    print_json(made)
+    if not json:
+        size = f"{made['bytes'] / 1e6:.1f} MB"
+        named = f"{made['concepts']} concepts ({made['named']} named, {made['verified']} of them verified)"
+        say(f"{made['images']:,} {made['part']} images, {named}, {made['classes']} classes, {size}")
+        say(f"page: {made['page']} (open it in a browser)")
+
+
+def sparse(
+    run: RunDir,
+    *,
+    out: Folder,
+    codes: CodesOf = None,
+    nec: Annotated[tuple[int, ...], arg(metavar="N ...", help_behavior_hint="(default: 5 10)")] = (),
+    seed: int = 0,
+    part: ScoredPart = "test",
+    save_run: Annotated[Path | None, arg(metavar="DIR")] = None,
+    data_dir: DataDir = None,
+    method: MethodOfRun = None,
+    json: Json = False,
+) -> None:
+    """Fit heads in which each class draws on few concepts.
+
+    Says NEC (concepts of a class), NCC (concepts that make up 95% of a logit) and the accuracy at each size.
+
+    Args:
+        out: Folder of the result: a new one, or an earlier one.
+        codes: Codes of this run; none: DIR/codes, made or finished where needed.
+        nec: Most concepts of a class; all of them are tried besides.
+        seed: Of the training images that a head is fitted to, where there are many.
+        save_run: Also write a run with the sparse head of the first --nec.
+    """
+    check_seed(seed)
+    check_output_folder(out, [run, *([codes] if codes else [])], own="folder of sparse heads")
+    if save_run is not None:
+        check_output_folder(save_run, [run, out], own="run", flag="--save-run")
+    from htaf._ground.files import to_json, write_atomic
+    from htaf.concepts.heads import scored_heads
+
+    opened = image_run(run, method)
+    limits = limits_of(opened, nec)
+    images: Any = None
+    if codes is None or save_run is not None:
+        images = own_images(opened, data_dir, "give --codes alone, without --save-run")
+    own = codes_of_run(opened, codes, images, out / CODES, True)
+    say_choosing(part)
+    found, heads = scored_heads(own, (*limits, None), part=part, seed=seed, progress=tell)
+    result = {"run": str(run), "key": opened.record["key"], **found}
+    write_atomic(out / RESULT, to_json(result))
+    saved = None if save_run is None else _saved(opened, save_run, heads[0], images)
+    if json:
+        return print_json(result | ({} if saved is None else {"save_run": saved}))
+    _shown(result)
+    if saved is not None:
+        say(f"run folder: {save_run}; accuracy on test (exact): {saved['exact']['test']['accuracy']:.4f}")
+    return say(f"result: {out / RESULT}")
+
+
+def limits_of(run: Run, nec: tuple[int, ...]) -> list[int]:
+    """Most concepts of a class: those that are given, or 5 and 10 where there are more concepts.
+
+    Raises:
+        UsageError: fewer than one, or more than there are.
+    """
+    if min(nec, default=1) < 1:
+        raise UsageError(f"--nec must be numbers >= 1, got {' '.join(map(str, nec))}")
+    size = getattr(run.model(), "size", max(nec, default=1))
+    if max(nec, default=1) > size:
+        raise UsageError(f"--nec must be in 1 to {size}, the number of concepts, got {max(nec)}")
+    return [*dict.fromkeys(nec or [n for n in DEFAULT if n < size] or [size])]
+
+
+def codes_of_run(run: Run, given: Path | None, images: Any, out: Path, progress: bool) -> Codes:
+    """The codes that are given, or those of the run's images, made or finished in a folder.
+
+    Raises:
+        UsageError: codes of another run, or of other concepts than its own.
+    """
+    from htaf.concepts.codes import ConceptError
+    from htaf.concepts.extract import expect_same_weights, extract
+    from htaf.concepts.store import open_codes
+
+    if not run.has_step:
+        raise ConceptError(
+            f"{run.path} is a plain network (method relu), which has no bits: expected a run of a method with a step"
+        )
+    if given is None:
+        return extract(run, images, out, progress=progress).codes()
+    codes = open_codes(given)
+    settings = codes.info.get("settings", {})
+    if settings.get("what") != "extraction" or settings.get("run") != run.record["key"]:
+        raise UsageError(
+            f"--codes: expected the run's own concepts, codes of the run {run.path}, got codes of another, or of other "
+            "concepts: extract them from this one"
+        )
+    expect_same_weights(run, codes, given)
+    return codes
+
+
+def say_choosing(part: str) -> None:
+    """A note where the images of a part choose the heads."""
+    if part in CHOOSING:
+        say_notes([f"the {part} part {CHOOSING[part]} the heads: its accuracy is too high, the test part's is not"])
+
+
+def _saved(run: Run, out: Path, found: SparseHead, images: Any) -> dict[str, Any]:
+    """Write a run with a sparse head; its metrics."""
+    from htaf.concepts.run_heads import measured_run, write_with_head
+
+    about = {"what": "sparse", "target": found.target, "strength": found.strength, "ridge": found.ridge}
+    note = f"head of the run at {run.path} replaced by a sparse one: at most {found.target} concepts a class"
+    made = measured_run(run, out, lambda place, m: write_with_head(run, place, found.head, about, note, m), images)
+    return made.record["metrics"]
+
+
+def show_heads(heads: Mapping[str, Any]) -> None:
+    """The heads that were tried for a run, and which one it has: what `htaf.concepts.run_heads` records."""
+    from htaf.concepts.run_heads import about_heads
+
+    rows: Rows = [
+        (
+            row["kind"],
+            row["target"] or "all",
+            row["validation"],
+            row["test"],
+            f"{row['nec']:.1f}",
+            "kept" if row["kept"] else "",
+        )
+        for row in heads["rows"]
+    ]
+    columns = ("head", "at most, a class", "validation", "test", "concepts a class", "")
+    show("How many concepts a class draws on, and the accuracy with exact bits", columns, rows)
+    say(about_heads(heads))
+
+
+def _shown(result: Mapping[str, Any]) -> None:
+    own = result["own_head"]
+    rows: Rows = [
+        ("own head", "all", own["accuracy"], own["nec"], own["ncc"]),
+        *(("sparse", row["target"] or "all", row["accuracy"], row["nec"], row["ncc"]) for row in result["rows"]),
+    ]
+    title = f"{result['concepts']} concepts, {result['classes']} classes, part {result['part']}"
+    show(title, ("head", "concepts a class", "accuracy", "NEC", "NCC"), rows)

@@ -11,12 +11,11 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import OmitArgPrefixes, arg
 
-from htaf._ground.console import UsageError, check_seed, direction, print_json, say, tell
+from htaf._ground.console import UsageError, check_seed, direction, print_json, say, show, tell
 from htaf._ground.files import LOCK, check_output_folder, hold, to_json, write_atomic
+from htaf.cli.concepts import show_heads
 from htaf.cli.flags import DataDir, Folder, Json, Place
 from htaf.cli.naming import ServerFlags, model_names
-from htaf.cli.sparse_heads import show_heads
-from htaf.cli.tables import show
 
 
 @dataclasses.dataclass(frozen=True)

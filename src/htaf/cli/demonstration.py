@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from htaf.cli.reporting import report_once
+from htaf.cli.evaluating import report_once
 from htaf.concepts.codes import Codes, codes_key
 from htaf.concepts.discovery import discover
 from htaf.concepts.explorer.shown import Shown

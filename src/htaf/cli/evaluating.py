@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import arg
+from tyro.conf import Positional, arg
 
-from htaf._ground.console import UsageError, figures, print_json, say, say_notes
-from htaf._ground.errors import counted
+from htaf._ground.console import UsageError, direction, figures, print_json, progress, say, say_notes, show
+from htaf._ground.errors import counted, first_line
 from htaf._ground.files import check_output_folder
-from htaf.cli.flags import DataDir, Json, Place, RunDir, is_language_model, needs_source, refuse_flags
-from htaf.cli.methods import MethodOfRun, step_of_run
-from htaf.cli.tables import show
+from htaf.cli.flags import (
+    Baselines,
+    DataDir,
+    Json,
+    MethodOfRun,
+    Place,
+    RunDir,
+    Source,
+    is_language_model,
+    needs_source,
+    opened_run,
+    refuse_flags,
+)
 from htaf.data.notes import Note, untold
+
+if TYPE_CHECKING:
+    from htaf.data.tabular import Table
+    from htaf.tables.report.baselines import Baseline
+    from htaf.training.runs import Run
+FEWEST = 3  # classes with the lowest recall that are named
 
 
 def evaluate(
@@ -37,7 +54,6 @@ def evaluate(
         out: Classes: write confusion.csv, confusion.png and classes.csv (recall, precision, F1) of the exact network
             into this folder.
     """
-    from htaf.training.runs import open_run
     from htaf.training.runs.metrics import LOWER_IS_BETTER
 
     if is_language_model(run):
@@ -50,7 +66,7 @@ def evaluate(
             f"expected a run folder, got the file {run}: evaluate the run that it was packed from, or predict with it, "
             f"htaf predict {run} ROWS"
         )
-    opened = open_run(run, method=step_of_run(method))
+    opened = opened_run(run, method)
     if out is not None and opened.record["data"].get("task") != "classification":
         raise UsageError("--out is for classes, this run's network predicts numbers")
     if out is not None:
@@ -82,9 +98,6 @@ def evaluate(
     return _say_classes(result, out)
 
 
-FEWEST = 3  # classes with the lowest recall that are named
-
-
 def _write_classes(result: dict[str, Any], out: Path, title: str) -> None:
     """The figures of classes as files."""
     import numpy as np
@@ -106,3 +119,97 @@ def _say_classes(result: dict[str, Any], out: Path | None) -> None:
         say(f"{row['class']}: {row['recall']:.1%} of {row['rows']} found{most}")
     if out is not None:
         say(f"confusion matrix and all classes: {out}")
+
+
+def report(
+    run: Annotated[Positional[Path], arg(help="Run folder, into which it is written.", metavar="RUN")],
+    *,
+    data: Source = None,
+    baselines: Baselines = True,
+    data_dir: DataDir = None,
+    method: MethodOfRun = None,
+    json: Json = False,
+) -> None:
+    """Write the report of a run of a table: report.html, a page of one file, and its figures, report.json.
+
+    `htaf train` writes it when it ends; this writes it anew. Baselines that stand in report.json are kept."""
+    from htaf.data.tabular import Table
+    from htaf.tables.report.writing import PAGE, kept_baselines, write_report
+    from htaf.training.runs.data import rows_are_known
+
+    if is_language_model(run):
+        raise UsageError(f"{run} is a language model: expected a run of a table")
+    opened = opened_run(run, method)
+    if opened.takes_images:
+        raise UsageError(f"{run} was trained on images: expected a run of a table")
+    if not rows_are_known(opened):
+        raise UsageError(
+            f"{run} was trained in Python, on rows that it does not name, so none are known as test rows: "
+            f"`htaf evaluate {run} --data FILE` measures it, `htaf explain {run} --data FILE` says what it learned"
+        )
+    with needs_source("give --data"):
+        table = opened.data(data, data_dir=data_dir)
+    assert isinstance(table, Table)
+    with progress("report", 4) as advance:
+        values = write_report(opened, table, baselines=baselines, progress=lambda name: advance(1, f"baseline {name}"))
+    if json:
+        return print_json(values)
+    if baselines:
+        found = kept_baselines(opened)
+        say_baselines(found, opened.record)
+        say_notes([f"{one.name}: {one.note}" for one in found if one.note])
+    return say(f"report: {run / PAGE}")
+
+
+def report_once(run: Run, table: Table, *, baselines: bool = True, shown: bool = True) -> None:
+    """The report of a training that has just ended, where it has none; a failure is a note, and costs nothing."""
+    from htaf.tables.report.writing import PAGE, has_report, write_report
+
+    if has_report(run):
+        return
+    try:
+        with progress("report", 4, shown=shown) as advance:
+            write_report(run, table, baselines=baselines, progress=lambda name: advance(1, f"baseline {name}"))
+    except Exception as error:
+        say_notes([f"no {PAGE}, the run itself is whole: {first_line(error)}; htaf report {run.path} writes it"])
+
+
+def say_baselines(found: Sequence[Baseline], record: Mapping[str, Any]) -> None:
+    """A table of baselines on the part that was measured last, and how the exact network stands to each."""
+    from htaf.training.runs.metrics import LOWER_IS_BETTER
+
+    metrics, name = record["metrics"], record["headline"]
+    part, own = _reported(record)
+    which = "exact network" if metrics["exact"] else "network"
+    rows: list[tuple[object, ...]] = []
+    for one in found:
+        value = one.metrics.get(part, {}).get(name)
+        if value is None:
+            rows.append((one.name, None, one.note, f"{one.seconds:.1f}"))
+            continue
+        digits = 1 if abs(value) >= 1000 else 4
+        gap = None if own is None else round(own - value, digits)
+        way = "" if gap is None else direction(gap, lower_is_better=name in LOWER_IS_BETTER) or "the same"
+        way += f" by {abs(gap):.{digits}f}" if gap else ""
+        note = f" ({one.note})" if one.note else ""
+        rows.append((one.name, f"{value:.{digits}f}", way + note, f"{one.seconds:.1f}"))
+    stands = f"the {which} is"
+    title = f"baselines of scikit-learn on the {part} part, fitted on the same training rows:"
+    show(title, ("baseline", name, stands, "seconds"), rows, left=("baseline", stands))
+    if beside := beside_the_best(found, record):
+        say(beside["text"])
+
+
+def beside_the_best(found: Sequence[Baseline], record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How the network of a run stands to the best baseline, see `htaf.tables.report.measured.verdict`."""
+    from htaf.tables.report.measured import verdict
+
+    part, own = _reported(record)
+    return verdict(own, part, record["headline"], found)
+
+
+def _reported(record: Mapping[str, Any]) -> tuple[str, float | None]:
+    """The part that was measured last, and the headline there, of the exact network where there is one."""
+    metrics = record["metrics"]
+    part = "test" if "test" in metrics["smooth"] else "validation"
+    return part, (metrics["exact"] or metrics["smooth"])[part][record["headline"]]

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from htaf._ground.console import UsageError, print_json, progress, say, say_notes
-from htaf.cli.flags import DataDir, Json, Place, RunDir, is_language_model, needs_source
-from htaf.cli.methods import MethodOfRun, step_of_run
-from htaf.cli.tables import show
+from htaf._ground.console import UsageError, print_json, progress, say, say_notes, show
+from htaf.cli.flags import DataDir, Json, MethodOfRun, Place, RunDir, is_language_model, needs_source, opened_run
 from htaf.data.notes import told
 
 if TYPE_CHECKING:
@@ -73,10 +71,9 @@ def explain(
         raise UsageError(f"expected a run folder of a table, got the file {run}: of a packed run give the run it is of")
     from htaf.tables.rules import TableBits, importance, surrogate, what_if
     from htaf.tables.rules import explain as opened_rules
-    from htaf.training.runs import open_run
     from htaf.training.runs.data import rows_are_known
 
-    opened = open_run(run, method=step_of_run(method))
+    opened = opened_run(run, method)
     preprocessor = TableBits.of(opened).preprocessor  # before any data are read
     target, given = preprocessor.target, None if rows is None else _row(rows, row, preprocessor)
     changes = _with_points(changes, preprocessor)

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args
 
 from tyro.conf import FlagConversionOff, Positional, arg
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from htaf._ground.console import UsageError
+from htaf._ground.errors import first_line
+
+if TYPE_CHECKING:
+    from htaf.core.contract import StepFactory
+    from htaf.training.runs import Run
 
 LANGUAGE_RECORD = "htaf_record.json"  # of htaf.language.run, which needs torch
-
 NONE = "(default: none)"  # of flags that take several values
 Json = Annotated[bool, arg(help="Print JSON for programs instead of a table.")]
 Baselines = Annotated[
@@ -55,6 +61,14 @@ CodesOf = Annotated[Path | None, arg(metavar="CODES")]
 Column = Annotated[str | None, arg(metavar="COLUMN")]
 Columns = Annotated[tuple[str, ...], arg(metavar="COLUMN", help_behavior_hint=NONE)]
 Concepts = Annotated[tuple[int, ...], arg(metavar="C ...", help_behavior_hint=NONE)]
+registry = ConstructorRegistry()
+MethodOfRun = Annotated[
+    str | None,
+    arg(
+        help="Class of the run's activation, if it is not one of htaf's. Its code is executed.",
+        metavar="PACKAGE.MODULE:CLASS",
+    ),
+]
 
 
 @contextlib.contextmanager
@@ -80,9 +94,6 @@ def refuse_flags(given: dict[str, Any], run: Path) -> None:
         raise UsageError(f"{', '.join(used)}: not for {run}, a language model: leave it out")
 
 
-registry = ConstructorRegistry()
-
-
 @registry.primitive_rule
 def optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     """A flag of type `T | None` reads and shows a T: None is what it is when it is left out."""
@@ -98,3 +109,50 @@ def optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
         is_instance=lambda given: True if given is None else spec.is_instance(given),
         str_from_instance=lambda given: ["none"] if given is None else spec.str_from_instance(given),
     )
+
+
+def step_of_run(method: str | None) -> StepFactory | None:
+    """The class that `--method` names for a finished run, None for no flag. UsageError: one of htaf's methods too."""
+    step = outside_step(method)
+    if method is not None and step is None:
+        raise UsageError(
+            f"expected --method PACKAGE.MODULE:CLASS, got {method}: leave it out for a run of one of htaf's own methods"
+        )
+    return step
+
+
+def opened_run(run: Path, method: str | None = None) -> Run:
+    """The run in a folder. method: the class of its step, as `--method` names it."""
+    from htaf.training.runs import open_run
+
+    return open_run(run, method=step_of_run(method))
+
+
+def outside_step(method: str | None) -> StepFactory | None:
+    """The class that a flag names by its import path; None for no flag and for htaf's own methods.
+
+    The working folder is searched last. Only what the command line says is ever given to this function: importing runs
+    code, so no name from a file may come here.
+
+    Raises:
+        UsageError: it cannot be imported, or is no class or function.
+    """
+    if method is None:
+        return None
+    from htaf._ground.names import is_outside
+
+    if not is_outside(method):
+        return None
+    module, _, name = method.partition(":")
+    if os.getcwd() not in sys.path:  # a command, unlike `python`, does not search it
+        sys.path.append(os.getcwd())
+    try:
+        found: Any = getattr(importlib.import_module(module), name)
+    except Exception as error:  # whatever the module's own code raises
+        raise UsageError(
+            f"--method {method} cannot be imported: {type(error).__name__}: {first_line(error)} "
+            f"(looked for in {os.getcwd()} and where Python looks)"
+        ) from error
+    if not callable(found):
+        raise UsageError(f"--method {method} must name a class of modules, got {type(found).__name__}")
+    return cast("StepFactory", found)

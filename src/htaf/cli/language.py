@@ -11,10 +11,19 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from htaf._ground.console import UsageError, check_seed, print_json, progress, quiet_transformers, say, say_notes, tell
+from htaf._ground.console import (
+    UsageError,
+    check_seed,
+    print_json,
+    progress,
+    quiet_transformers,
+    say,
+    say_notes,
+    show,
+    tell,
+)
 from htaf._ground.files import check_output_folder
 from htaf.cli.flags import LANGUAGE_RECORD, Folder, Json
-from htaf.cli.tables import show
 from htaf.language.options import MOST, Calibration, Data, Machine, Training
 
 Model = Annotated[

@@ -13,15 +13,14 @@ from urllib.parse import urlsplit
 
 from tyro.conf import OmitArgPrefixes, arg
 
-from htaf._ground.console import UsageError, check_seed, print_json, progress, say, say_notes, tell
+from htaf._ground.console import UsageError, check_seed, print_json, progress, say, say_notes, show, tell
 from htaf._ground.files import check_output, hold, lock_beside
-from htaf.cli.concepts import CodesDir, of_images, own_images
+from htaf.cli.concepts import CodesDir, image_run, own_images
 from htaf.cli.flags import Concepts, DataDir, File, Json
-from htaf.cli.tables import show
 
 if TYPE_CHECKING:
     from htaf.concepts.codes import Codes
-    from htaf.concepts.llm.client import ServerClient
+    from htaf.concepts.llm import ServerClient
     from htaf.concepts.naming.files import NameEntry
     from htaf.concepts.naming.job import NamingJob
     from htaf.data.attributes import Attributes
@@ -106,7 +105,7 @@ def name_command(
     if asking.top is not None and (asking.top < 1 or asking.concept or asking.check):
         raise UsageError(f"expected --top >= 1, without --concept and --check, got {asking.top}")
     with contextlib.nullcontext() if out is None else hold(lock_beside(out), f"another process writes {out}"):
-        from htaf.concepts.sparsity import most_important
+        from htaf.concepts.heads import most_important
         from htaf.concepts.store import open_codes
         from htaf.data.attributes import load
 
@@ -153,10 +152,9 @@ def model_names(codes: Codes, model: str, server: ServerFlags, out: Path) -> lis
 
 def _pixels(codes: Codes, run: Path, data_dir: str | None) -> Callable[[Any], Any]:
     """What gives the images of rows of codes: those of a run's own data, or the files that they were made of."""
-    from htaf.concepts.pixels import Pictures
-    from htaf.training.runs import open_run
+    from htaf.concepts.where import Pictures
 
-    opened = of_images(open_run(run))
+    opened = image_run(run)
     if codes.info.get("settings", {}).get("data") == "files":
         images: Any = opened.preprocessor()
     else:
@@ -193,7 +191,7 @@ def _run(job: NamingJob, client: ServerClient, *, send: bool = False) -> list[Na
 @contextlib.contextmanager
 def _client(model: str, server: ServerFlags) -> Iterator[ServerClient]:
     """Who answers."""
-    from htaf.concepts.llm.client import ServerClient, default_cache
+    from htaf.concepts.llm import ServerClient, default_cache
 
     with ServerClient(model, base_url=server.base_url, cache=default_cache(), calls=server.max_calls) as asked:
         if asked.unencrypted:

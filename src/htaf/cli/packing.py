@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import FlagConversionOff, Positional, arg
 
 from htaf._ground.console import FAILED, UsageError, fail, print_json, say
-from htaf.cli.flags import DataDir, Json, RunDir, Source, is_language_model, needs_source
-from htaf.cli.methods import MethodOfRun, step_of_run
+from htaf.cli.flags import DataDir, Json, MethodOfRun, RunDir, Source, is_language_model, needs_source, opened_run
 
 if TYPE_CHECKING:
     from htaf.training.runs import PackedRun, Run
@@ -23,6 +22,7 @@ Part = Annotated[
     Literal["train", "validation", "test"], arg(help="Part of the run's data on which predictions are compared.")
 ]
 Differing = Annotated[int | None, arg(metavar="ROWS")]
+ROUNDED = 1e-5  # of the largest output: by more it differs only where a bit does
 
 
 def pack(
@@ -44,10 +44,10 @@ def pack(
     if is_language_model(run):
         raise UsageError(f"expected a run of bits, {run} is a language model: htaf generate reads it as it is")
     _check_differing(differing)
-    from htaf.training.runs import open_run, pack_run
+    from htaf.training.runs import pack_run
     from htaf.training.runs.packing import known_part
 
-    opened = open_run(run, method=step_of_run(method))
+    opened = opened_run(run, method)
     with needs_source("give --data"):
         made = pack_run(
             opened,
@@ -93,12 +93,11 @@ def export(
     if to not in ("onnx", "nir"):
         given = {"no-raw": not raw, "differing": differing is not None}
         _refuse(given | {"name": name != "network" and to not in ("c", "verilog")}, to)
-        from htaf.training.runs import open_run
         from htaf.training.runs.verify import export_program
 
         with needs_source("give --data"):
             integers = export_program(
-                open_run(run, method=step_of_run(method)),
+                opened_run(run, method),
                 out,
                 to=to,
                 name=name,
@@ -114,10 +113,10 @@ def export(
         say(f"{integers.network.rows:,} {part} rows: {_differ(integers.network)} from the network in PyTorch")
         return say(f"{integers.path}: program {integers.digest[:12]}; htaf verify {integers.path} {run} checks it")
     _refuse({"name": name != "network", "differing": differing is not None and to == "nir"}, to)
-    from htaf.training.runs import export_run, open_run
+    from htaf.training.runs import export_run
     from htaf.training.runs.packing import known_part
 
-    opened = open_run(run, method=step_of_run(method))
+    opened = opened_run(run, method)
     with needs_source("give --data"):
         made = export_run(
             opened,
@@ -161,11 +160,10 @@ def verify(
     """
     if rows < 1:
         raise UsageError(f"--rows must be > 0, got {rows}")
-    from htaf.training.runs import open_run
     from htaf.training.runs.verify import Checked, verify_export
 
     with needs_source("give --data"):
-        opened = open_run(run, method=step_of_run(method))
+        opened = opened_run(run, method)
         only = () if target is None else (target,)
         found = list[Checked]()
         for one in verify_export(
@@ -208,17 +206,13 @@ def opened(path: Path, *, exact: bool, method: str | None) -> Run | PackedRun:
         if not exact:
             raise UsageError(f"--smooth is for a run: {path} holds the exact network alone")
         return open_packed(path)
-    from htaf.training.runs import open_run
 
-    return open_run(path, method=step_of_run(method))
+    return opened_run(path, method)
 
 
 def _check_differing(differing: int | None) -> None:
     if differing is not None and differing < 0:
         raise UsageError(f"--differing must be >= 0, got {differing}")
-
-
-ROUNDED = 1e-5  # of the largest output: by more it differs only where a bit does
 
 
 def _agreement(found: Agreement, part: str) -> str:
@@ -233,3 +227,33 @@ def _sizes(made: WrittenFile) -> str:
 
     said = compared(made.size, made.run_size, "the run's weights in float32")
     return f"{made.path}: {made.size:,} bytes, {said}"
+
+
+def push(
+    run: Annotated[Positional[Path], arg(metavar="RUN")],
+    name: Annotated[Positional[str], arg(metavar="OWNER/NAME")],
+    *,
+    private: bool = False,
+    revision: Annotated[str | None, arg(metavar="BRANCH")] = None,
+    license: Annotated[str | None, arg(metavar="NAME")] = None,
+    method: MethodOfRun = None,
+    json: Json = False,
+) -> None:
+    """Share a run, a packed file or a language model at the Hugging Face hub, with a card. `hf auth login` first.
+
+    Paths of this machine, curves, reports and images stay here. What was shared by this name before is replaced.
+
+    Args:
+        run: Folder of a run, of a language model or of ConceptBottleneck.save; or a file of htaf pack.
+        name: At the hub; made where it is not there.
+        private: Only its owner, and whom the owner admits, can read it.
+        revision: Branch; none: main.
+        license: Licence that the card gives, such as apache-2.0; none: the card gives none.
+    """
+    from htaf.sharing import push_to_hub
+
+    what = run if method is None else opened_run(run, method)
+    commit = push_to_hub(what, name, private=private, revision=revision, license=license)
+    if json:
+        return print_json({"name": name, "commit": commit, "private": private, "revision": revision})
+    return say(f"{name}, commit {commit[:12]}: htaf.load({name!r}) opens it")

@@ -13,8 +13,7 @@ from tyro.conf import Positional, arg
 from htaf._ground.console import UsageError, print_csv, print_json, say, say_notes, say_unread
 from htaf._ground.errors import counted, listed
 from htaf._ground.files import check_output, frame_csv, write_atomic
-from htaf.cli.flags import AT_HUB, Columns, File, Json
-from htaf.cli.methods import MethodOfRun, step_of_run
+from htaf.cli.flags import AT_HUB, Columns, File, Json, MethodOfRun, opened_run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -215,9 +214,8 @@ def _predict_images(
     if bits or explain:
         from htaf.concepts.naming.files import read_names
         from htaf.concepts.reasons import predict_with_bits
-        from htaf.training.runs import open_run
 
-        known_run = open_run(run, method=step_of_run(method))
+        known_run = opened_run(run, method)
         count, key = _concepts_of(known_run)
         known = [] if names is None else [e for e in read_names(names, count, codes=key) if e["name"]]
         frame, reasons = predict_with_bits(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hi
 
 from tyro.conf import OmitArgPrefixes, arg
 
-from htaf._ground.console import UsageError, check_seed, figures, print_json, say, say_notes, tell
+from htaf._ground.console import UsageError, check_seed, figures, print_json, say, say_notes, show, tell
 from htaf._ground.errors import CALLED, INSTEAD, HtafError
 from htaf._ground.files import LOCK, check_output_folder, check_place
 from htaf._ground.names import Method, is_outside
@@ -23,9 +23,8 @@ from htaf.cli.flags import (
     Device,
     Folder,
     Json,
+    outside_step,
 )
-from htaf.cli.methods import outside_step
-from htaf.cli.tables import show
 from htaf.core.contract import StepFactory
 from htaf.data.notes import from_record, told
 from htaf.training.families import FAMILIES, continuing
@@ -405,7 +404,7 @@ def fitted(verb: str, words: list[str]) -> tuple[Callable[..., None], list[str]]
 
 
 def __getattr__(name: str) -> Any:
-    """`train_VERB`, to which a row of `htaf.cli.verbs` points, is the command of the family with this verb."""
+    """`train_VERB`, to which a row of `htaf.cli` points, is the command of the family with this verb."""
     for family in FAMILIES.values():
         if name == f"train_{family.verb}":
             return command_of(family)
@@ -464,7 +463,7 @@ def _train(
         chosen.recipe.network.fingerprint()  # before what takes seconds to import
     except ValueError as error:
         raise HtafError(str(error)) from None
-    from htaf.cli.reporting import beside_the_best, report_once, say_baselines
+    from htaf.cli.evaluating import beside_the_best, report_once, say_baselines
     from htaf.data.tabular import Table
     from htaf.tables.report.writing import PAGE, kept_baselines
     from htaf.training.distributed import PeerError, default_threads, first_process, thread_count
@@ -557,7 +556,7 @@ def _train(
     if found:
         say_baselines(found, run.record)
     if run.record.get("heads", {}).get("rows"):
-        from htaf.cli.sparse_heads import show_heads
+        from htaf.cli.concepts import show_heads
 
         show_heads(run.record["heads"])
     if (page := out / PAGE).is_file():

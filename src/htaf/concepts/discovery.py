@@ -18,9 +18,9 @@ from htaf.concepts.explorer.shown import Shown
 from htaf.concepts.extract import extract
 from htaf.concepts.groups import FEWEST_CLASSES
 from htaf.concepts.known import keep_known
-from htaf.concepts.pixels import Pictures
 from htaf.concepts.run_heads import PerClass, keep_readable
 from htaf.concepts.scores import score
+from htaf.concepts.where import Pictures
 from htaf.data.images import Images, expect_outside, is_named, load
 from htaf.training.distributed import default_threads, thread_count
 from htaf.training.families.icbm import FAMILY, ICBMNetwork

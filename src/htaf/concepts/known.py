@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from htaf._ground.console import progress as progress_of
 from htaf._ground.files import regular, write_atomic
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.passes import Device, choose_device
+from htaf.concepts.extract import Device, choose_device
 from htaf.data.images import ImagePreprocessor, Images, Part
 from htaf.training.runs import Run
 from htaf.training.runs.data import rows_of

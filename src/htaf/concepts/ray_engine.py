@@ -22,8 +22,7 @@ from typing import Any
 from htaf._ground.console import tell
 from htaf._ground.errors import counted, first_line
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.extract import Block, Engine, Job, Outcome, machine, read, write
-from htaf.concepts.passes import ConceptNetwork
+from htaf.concepts.extract import Block, ConceptNetwork, Engine, Job, Outcome, machine, read, write
 
 REACHED = 5.0  # seconds for an address to take a connection
 LOCAL: dict[str, Any] = {"include_dashboard": False}  # options of `ray.init` for a cluster of this machine alone

@@ -15,10 +15,9 @@ from torch import nn
 
 from htaf._ground.files import sealed, write_atomic
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.counts import labelled, pair_counts
+from htaf.concepts.counts import labelled, pair_counts, same_bits
 from htaf.concepts.extract import extract
 from htaf.concepts.heads import Edit, Head, correct, edit_pairs, scored_heads
-from htaf.concepts.redundancy import same_bits
 from htaf.data.images import ImagePreprocessor, Images
 from htaf.data.parts import Data, Part
 from htaf.models.icbm import ICBM

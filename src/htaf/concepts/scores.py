@@ -9,9 +9,8 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
-from htaf.concepts.counts import labelled, labelled_rows, pair_counts, part_counts, taken
-from htaf.concepts.redundancy import redundancy
-from htaf.concepts.sparsity import completeness, sparsity
+from htaf.concepts.counts import labelled, labelled_rows, pair_counts, part_counts, redundancy, taken
+from htaf.concepts.heads import completeness, sparsity
 from htaf.concepts.store import CodesFolder
 
 BINS = 20  # of the histograms of class proportions over [0, 1]
@@ -31,9 +30,9 @@ def score(
     binarity: share of smooth outputs > 0.99 or < 0.01 on the scored part; None where there are none.
     rates, dead: share of images that have a concept; concepts that are the same in every training image.
     concept_accuracy: `concept_accuracy`. class_specificity: `specificity`.
-    sparsity: NEC and NCC of the network's own head, `htaf.concepts.sparsity.sparsity`.
-    importance: `importance`. completeness: `htaf.concepts.sparsity.completeness`.
-    redundancy: `htaf.concepts.redundancy`.
+    sparsity: NEC and NCC of the network's own head, `htaf.concepts.heads.sparsity`.
+    importance: `importance`. completeness: `htaf.concepts.heads.completeness`.
+    redundancy: `htaf.concepts.counts`.
     sample: only where the scored part has more than 131,072 labelled images: completeness and sparsity are of as many,
         evenly spaced.
 

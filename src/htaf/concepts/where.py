@@ -5,22 +5,26 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int64, UInt8
 from PIL import Image
+from torch import Tensor
 
-from htaf._ground import files as _files
 from htaf._ground.console import progress as progress_of
+from htaf._ground.files import expect_folder
 from htaf.concepts.codes import Codes, ConceptError, PartName
-from htaf.concepts.passes import ConceptNetwork, Device
-from htaf.concepts.pixels import Pictures
+from htaf.concepts.extract import ConceptNetwork, Device
 from htaf.concepts.regions import Box, Map, Regions
 from htaf.concepts.store import open_folder
 from htaf.data.image_reading import decode, look
-from htaf.data.images import Images
+from htaf.data.images import FilePart, ImagePreprocessor, Images, MemoryPart
+from htaf.data.reading import DataError
 from htaf.training.runs import Run, locked, write_atomic
 
 INDEX = "index.jsonl"
@@ -29,6 +33,73 @@ LARGE, SMALL = 768, 192  # pixels of a picture's longer side at most, and of its
 NEAR = 1e-3  # to the threshold: a bit that another machine, or another number of threads, may turn
 STRENGTH = 0.7  # of the strongest colour over the picture
 FOR, AGAINST, FRAME = (213, 94, 0), (0, 114, 178), (255, 255, 255)  # orange and blue, which all can tell apart
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """Images by the ids that `htaf.concepts.extract` gave them.
+
+    Attributes:
+        of: the set that the codes are of, whose ids are paths within its folder or, where it has no files, "train/12"
+            and "test/3"; of codes of files, whose ids are their paths, what reads them.
+    """
+
+    of: Images | ImagePreprocessor
+
+    @cached_property
+    def places(self) -> dict[str, tuple[MemoryPart | FilePart, int]]:
+        """The part and the row of each image of the set."""
+        if isinstance(self.of, ImagePreprocessor):
+            return {}
+        return {
+            name: (part, row)
+            for side, part in (("train", self.of.train), ("test", self.of.test))
+            for row, name in enumerate(part.names or (f"{side}/{row}" for row in range(len(part))))
+        }
+
+    def pixels(self, ids: Sequence[str]) -> UInt8[Tensor, "n channels height width"]:
+        """As the network sees them, before normalisation.
+
+        Raises:
+            ConceptError: no image of the set. DataError: a file that cannot be read.
+        """
+        if isinstance(self.of, ImagePreprocessor):
+            return self.of.read(ids)
+        asked = [self._place(one) for one in ids]
+        found = torch.zeros(len(ids), self.of.train.channels, *self.of.train.size, dtype=torch.uint8)
+        for part in (self.of.train, self.of.test):
+            rows = [(place, row) for place, (whose, row) in enumerate(asked) if whose is part]
+            if rows:  # all at once: a part of files decodes them in threads
+                where, own = torch.tensor(rows).T
+                found[where] = part.batch(own)
+        return found
+
+    def file(self, image: str) -> Path | None:
+        """The file of an image; None of one in memory. Raises ConceptError: no image of the set."""
+        if isinstance(self.of, ImagePreprocessor):
+            return Path(image)
+        part, row = self._place(image)
+        return part.folder / part.names[row] if isinstance(part, FilePart) else None
+
+    def original(self, image: str) -> UInt8[np.ndarray, "channels height width"]:
+        """An image at its own size: of a file upright and in RGB, of one in memory as it is there.
+
+        Raises:
+            ConceptError: no image of the set. DataError: a file that cannot be read, or is too large to be decoded.
+        """
+        path = self.file(image)
+        if path is None:
+            return self.pixels([image])[0].numpy()
+        seen = look(path, whole=False)
+        if seen.problem:
+            raise DataError(f"{path}: {seen.problem}")
+        return decode(path, 3, seen.size)
+
+    def _place(self, image: str) -> tuple[MemoryPart | FilePart, int]:
+        if image not in self.places:
+            name = self.of.name if isinstance(self.of, Images) else ""
+            raise ConceptError(f"expected ids of {name}, such as {next(iter(self.places), '')!r}, got {image!r}")
+        return self.places[image]
 
 
 def ordered(
@@ -207,7 +278,7 @@ def write_where(
     if opened.weight.shape != maps.head.shape:
         shapes = f"{list(maps.head.shape)}, got {list(opened.weight.shape)}"
         raise ConceptError(f"{codes} are of another network: expected a head of [classes, concepts] {shapes}")
-    _files.expect_folder(out, "the maps", ConceptError)
+    expect_folder(out, "the maps", ConceptError)
     with locked(out, "another process writes", ConceptError):
         others = sorted(p.name for p in out.iterdir() if not p.name.startswith("."))
         if INDEX in others:  # what this or a stopped command drew here is drawn anew

@@ -2,27 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int64, UInt8
+from PIL import Image
 
 from htaf._ground.console import progress as progress_of
 from htaf.concepts.codes import PARTS, Codes, ConceptError, codes_key
 from htaf.concepts.explorer import contents
-from htaf.concepts.explorer.discovery import chosen_rows, counterfactuals_of, example_row
-from htaf.concepts.explorer.folder import DATA, FORMAT, FULL, INDEX, claimed, packed, page_files, remove_stale, script
-from htaf.concepts.explorer.maps import map_file, write_maps
+from htaf.concepts.explorer.contents import chosen_rows, counterfactuals_of, example_row
+from htaf.concepts.explorer.folder import (
+    DATA,
+    FORMAT,
+    FULL,
+    INDEX,
+    claimed,
+    packed,
+    page_files,
+    remove_stale,
+    script,
+    value_of,
+)
 from htaf.concepts.explorer.shown import Heading, Items, Shown
-from htaf.concepts.explorer.sprites import THUMBNAIL, Original, Pixels, sheets, webp
 from htaf.concepts.groups import HIGH, LOW
-from htaf.concepts.where import Maps
+from htaf.concepts.regions import Map
+from htaf.concepts.where import AGAINST, BATCH, FOR, STRENGTH, Maps, expect_bit
 from htaf.data.reading import DataError
-from htaf.training.runs import write_atomic
+from htaf.training.runs import content_hash, write_atomic
 
 AS_USUAL, UNTITLED, IMAGES = Shown(), Heading(), Items()
+Pixels = Callable[[Sequence[str]], UInt8[np.ndarray, "n channels height width"]]
+Original = Callable[[str], UInt8[np.ndarray, "channels height width"]]
+CELLS = 16  # a side of a sheet, where cells are small
+SIDE = 2048  # of a sheet at most, in pixels: what phones still draw
+THUMBNAIL = 96  # pixels of the longer side of a larger image
+LOSSLESS = 48  # pixels of the longer side up to which images are kept as they are
+QUALITY = 80
+CONCEPTS = 128  # of an image at most
+LEVELS = 127  # of a value, each way
 
 
 def build_page(
@@ -59,7 +82,7 @@ def build_page(
             that the folder has are kept.
         items: what the rows of the codes are. Texts stand on the page as texts, links lead where they point; rows show
             their ids.
-        shown: which images, and how many: images >= 1, see `htaf.concepts.explorer.discovery.chosen_rows`; detailed >=
+        shown: which images, and how many: images >= 1, see `htaf.concepts.explorer.contents.chosen_rows`; detailed >=
             0: the example, the strongest and the weakest that have each concept where `maps` and `margins` are given,
             mistakes, typical ones, samples.
         heading: the title of the page, and what stands under it.
@@ -258,3 +281,174 @@ def _originals(
                 written.append(row)
             advance(1)
     return {"folder": f"{DATA}/{FULL}", "rows": sorted(written)} if written else None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """width, height: of a cell in pixels. columns, rows: cells of a sheet. lossless: nothing is scaled."""
+
+    width: int
+    height: int
+    columns: int
+    rows: int
+    lossless: bool
+
+    @property
+    def cells(self) -> int:
+        return self.columns * self.rows
+
+
+def layout(height: int, width: int) -> Layout:
+    """Lay out cells for images of that size, in pixels: as they are up to 48, else their longer side 96 at most."""
+    longer = max(height, width)
+    scale = 1.0 if longer <= LOSSLESS else min(1.0, THUMBNAIL / longer)
+    size = max(1, round(width * scale)), max(1, round(height * scale))
+    columns, rows = (max(1, min(CELLS, SIDE // side)) for side in size)
+    return Layout(*size, columns, rows, longer <= LOSSLESS)
+
+
+def sheets(ids: Sequence[str], pixels: Pixels) -> Iterator[tuple[Layout, bytes]]:
+    """Draw WebP files one after the other; image i is in cell i % cells, row by row, of sheet i // cells.
+
+    Args:
+        ids: of the images. pixels: gives uint8 [n, C, H, W] for some of them, C 1 or 3; asked for a sheet at a time.
+    """
+    if not len(ids):
+        return
+    height, width = pixels(ids[:1]).shape[2:]
+    form = layout(height, width)
+    for start in range(0, len(ids), form.cells):
+        yield form, _sheet(pixels(ids[start : start + form.cells]), form)
+
+
+def _sheet(pixels: UInt8[np.ndarray, "n channels height width"], form: Layout) -> bytes:
+    grey = pixels.shape[1] == 1
+    sheet = Image.new("L" if grey else "RGB", (form.columns * form.width, form.rows * form.height))
+    for number, image in enumerate(pixels):
+        cell = _as_picture(image)
+        if cell.size != (form.width, form.height):
+            cell = cell.resize((form.width, form.height), Image.Resampling.LANCZOS)
+        sheet.paste(cell, (number % form.columns * form.width, number // form.columns * form.height))
+    data = io.BytesIO()
+    sheet.convert("RGB").save(data, format="WEBP", lossless=form.lossless, quality=QUALITY, method=4)
+    return data.getvalue()
+
+
+def webp(pixels: UInt8[np.ndarray, "channels height width"]) -> bytes:
+    """One image as a WebP file, its longer side 2,048 pixels at most."""
+    image = _as_picture(pixels)
+    image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+    data = io.BytesIO()
+    image.convert("RGB").save(data, format="WEBP", quality=QUALITY, method=4)
+    return data.getvalue()
+
+
+def _as_picture(pixels: UInt8[np.ndarray, "channels height width"]) -> Image.Image:
+    return Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
+
+
+def concepts_of(shown: Codes, row: int, wanted: Sequence[int]) -> Int64[np.ndarray, " concepts"]:
+    """The concepts of which an image has a map.
+
+    All, up to 128. Of more the first 128 in this order: the wanted ones, those that are on, the others; within each the
+    largest absolute weight for the predicted class first.
+
+    Args:
+        shown: the images. row: of the one. wanted: numbers of concepts.
+
+    Returns:
+        int64 [at most 128], numbers of concepts, ascending.
+    """
+    if shown.concepts <= CONCEPTS:
+        return np.arange(shown.concepts)
+    first = np.isin(np.arange(shown.concepts), wanted)
+    on = shown.unpack(slice(row, row + 1))[0].astype(bool)
+    weight = np.abs(shown.weight[max(0, int(shown.exact[row]))])
+    return np.sort(np.lexsort((-weight, ~on, ~first))[:CONCEPTS])
+
+
+def packed_maps(maps: Sequence[Map]) -> dict[str, Any]:
+    """The maps of one image: i4 concepts [m], u1 values [m, h, w], f4 tops [m], f4 margins [m], i4 boxes [m, 4].
+
+    A value is (byte - 128) / 127 of its map's top, the largest absolute value. A box is in pixels of the image as the
+    network sees it: left, top, right, bottom, the last two outside; -1 four times where there is none.
+    """
+    values = np.stack([one.values for one in maps])
+    tops = np.abs(values).max((1, 2))
+    levels = np.round(LEVELS * values / np.where(tops > 0, tops, 1)[:, None, None])
+    return packed(
+        {
+            "concepts": np.array([one.concept for one in maps], np.int32),
+            "values": (levels + 128).astype(np.uint8),
+            "tops": tops.astype(np.float32),
+            "margins": np.array([one.pre_activation for one in maps], np.float32),
+            "boxes": np.array([one.box() or (-1, -1, -1, -1) for one in maps], np.int32),
+        }
+    )
+
+
+def map_file(row: int) -> str:
+    return f"{DATA}/maps-{row:06d}.js"
+
+
+def write_maps(
+    out: Path,
+    shown: Codes,
+    rows: Sequence[int],
+    wanted: Mapping[int, Sequence[int]],
+    maps: Maps,
+    *,
+    progress: bool,
+    notes: list[str],
+) -> dict[str, Any] | None:
+    """Write the maps of these images, but for those that the folder has; one file each, so that a call goes on.
+
+    Args:
+        out: the folder of the page. shown: its images. rows: of those that get maps.
+        wanted: concepts of a row that must be among its maps. maps: of the run.
+        progress: show a bar on the error stream. notes: what went wrong is added here.
+
+    Returns:
+        What the page's head says of them: {"rows", "grid": [h, w], "size": [height, width] of an image as the network
+        sees it, "colours": {"for", "against"}, "strength"}. None: there are no maps.
+    """
+    if not len(rows):
+        return None
+    pooling = maps.regions.pooling
+    chosen = {row: concepts_of(shown, row, wanted.get(row, ())) for row in rows}
+    keys = {row: content_hash([1, maps.key, shown.ids[row], chosen[row].tolist()]) for row in rows}
+    whole = {row for row in rows if _has(out / map_file(row), keys[row])}
+    groups = [rows[first : first + BATCH] for first in range(0, len(rows), BATCH)]
+    # a group goes through the network together, or not at all: the same bytes, whenever a call was stopped
+    missing = [some for some in groups if not whole.issuperset(some)]
+    with progress_of("maps", sum(map(len, missing)), shown=progress) as advance:
+        try:
+            for some in missing:
+                ids, bits = [shown.ids[row] for row in some], shown.unpack(np.array(some))
+                every = np.unique(np.concatenate([chosen[row] for row in some]))
+                for place, (row, one, of_all) in enumerate(zip(some, ids, maps.of(ids, every.tolist()), strict=True)):
+                    found = [of_all[k] for k in np.searchsorted(every, chosen[row])]
+                    for each in found:
+                        expect_bit(one, each, int(bits[place, each.concept]))
+                    value = {"key": keys[row], **packed_maps(found)}
+                    write_atomic(out / map_file(row), script(Path(map_file(row)).stem, value))
+                    whole.add(row)
+                    advance(1)
+        except (ConceptError, DataError, OSError) as error:
+            notes.append(f"{'maps of some images only' if whole else 'no maps over pictures'}: {error}")
+    if not whole:
+        return None
+    return {
+        "rows": sorted(whole),
+        "grid": list(pooling.grid),
+        "size": list(maps.preprocessor.size),
+        "colours": {"for": list(FOR), "against": list(AGAINST)},
+        "strength": STRENGTH,
+    }
+
+
+def _has(file: Path, key: str) -> bool:
+    try:
+        return value_of(file.read_text("ascii"), file.stem)["key"] == key
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False

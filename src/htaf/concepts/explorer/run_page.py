@@ -18,9 +18,8 @@ from htaf.concepts.explorer.folder import check_folder
 from htaf.concepts.explorer.shown import Heading, Shown
 from htaf.concepts.extract import expect_same_weights, extract
 from htaf.concepts.naming.files import read_names
-from htaf.concepts.pixels import Pictures
 from htaf.concepts.store import open_codes, open_margins, read_record
-from htaf.concepts.where import Maps
+from htaf.concepts.where import Maps, Pictures
 from htaf.data.attributes import supervising
 from htaf.data.images import ImagePreprocessor, Images
 from htaf.training.runs import Run, UnknownSourceError, content_hash

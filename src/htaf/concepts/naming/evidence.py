@@ -24,9 +24,9 @@ from htaf._ground.errors import expect_seed
 from htaf.concepts.codes import PARTS, Codes, ConceptError, codes_key
 from htaf.concepts.counts import class_counts, class_sizes, part_proportions, shares
 from htaf.concepts.groups import IN_A, IN_B, LEVEL, Groups, groups
-from htaf.concepts.llm.messages import Part, numbered, picture_part, text_part
+from htaf.concepts.heads import by_importance
+from htaf.concepts.llm import Part, numbered, picture_part, text_part
 from htaf.concepts.naming.files import FEW_CLASSES, FEW_IMAGES, NOTHING, NameEntry
-from htaf.concepts.sparsity import by_importance
 
 Pixels = Callable[[Int64[np.ndarray, " rows"]], UInt8[np.ndarray, "rows channels height width"]]
 CLASSES = 100  # of a group that a prompt lists at most

@@ -23,8 +23,7 @@ from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.groups import LEVEL, balanced, chance
-from htaf.concepts.llm.client import Client
-from htaf.concepts.llm.messages import MalformedReply, Message, Part, quoted, shortened, text_part
+from htaf.concepts.llm import Client, MalformedReply, Message, Part, quoted, shortened, text_part
 from htaf.concepts.naming import files
 from htaf.concepts.naming.evidence import Case, Evidence
 from htaf.concepts.naming.files import LONGEST, NameEntry, valid_text
@@ -263,7 +262,7 @@ def naming_job(
 
     Args:
         evidence: of `htaf.concepts.naming.evidence`.
-        client: who is asked: `htaf.concepts.llm.client.ServerClient`, or anything that answers as it does.
+        client: who is asked: `htaf.concepts.llm.ServerClient`, or anything that answers as it does.
         threshold: least balanced accuracy of a verified name.
         given: names to be checked, in place of finding names: entries, or a file of them. The names of a model or of
             attributes, whose own check held classes out, keep it unless they are asked for by `only`.
