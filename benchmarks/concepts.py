@@ -1,9 +1,8 @@
-"""Scores and searches over many images: packed bits against NumPy on float32 features, on one core.
+"""Scores over many images: packed bits against NumPy on float32 features, on one core.
 
 (a) class counts, pair counts, proportions and firing rates, from bits and from features >= 0 (0 and 1 as float32, whose
     matrix products NumPy leaves to BLAS, a part of the rows at a time); every score of `htaf.concepts.scores.score`.
-(b) the images nearest in Hamming distance to one image: the exact search against NumPy's bitwise_count.
-(c) bytes an image, and the most memory that each side takes, in a process of its own.
+(b) bytes an image, and the most memory that each side takes, in a process of its own.
 
 Both sides are compared before they are timed, and take turns.
 """
@@ -26,14 +25,10 @@ from threadpoolctl import threadpool_limits
 
 from htaf.concepts import counts
 from htaf.concepts.codes import Codes, codes_of
-from htaf.concepts.nearest import nearest
 from htaf.concepts.scores import score
 from htaf.core.functional import pack_bits
 
 PART = 16_384  # rows at a time, of every kind
-NEAREST = 10
-QUERIES = 20
-TARGET = 20.0  # ms a query
 
 Counts = dict[str, np.ndarray]
 
@@ -104,18 +99,6 @@ def from_floats(values: np.ndarray, labels: np.ndarray, classes: int) -> Counts:
     }
 
 
-def by_numpy(words: np.ndarray, query: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Distances and rows of the k nearest of uint64 [N, words], by distance, then row number."""
-    distances = np.empty(len(words), dtype=np.int32)
-    for start in range(0, len(words), PART):
-        differing = np.bitwise_count(words[start : start + PART] ^ query)
-        distances[start : start + PART] = differing.sum(1, dtype=np.int32)
-    limit = np.partition(distances, k - 1)[k - 1]
-    near = np.flatnonzero(distances <= limit)
-    rows = near[np.argsort(distances[near], kind="stable")][:k]
-    return distances[rows], rows
-
-
 def timed(function: Callable[[], object], scale: float = 1e3) -> Callable[[], measuring.Sample]:
     """One call in ms."""
     return lambda: (measuring.once(function) * scale,)
@@ -183,32 +166,6 @@ def run(args: argparse.Namespace) -> list[dict[str, Any]]:
     rows += [row("packing, once", side, spent, sizes) for side, spent in measuring.alternate(pack, 3).items()]
     every = {"score()": timed(lambda: score(codes))}
     rows += [row("all scores", side, spent, sizes) for side, spent in measuring.alternate(every, 1).items()]
-    return rows + search(codes, args.rounds, sizes)
-
-
-def search(codes: Codes, rounds: int, sizes: dict[str, int]) -> list[dict[str, Any]]:
-    queries = codes.bits[np.random.default_rng(3).choice(len(codes), QUERIES, replace=False)]
-    queries = queries ^ np.random.default_rng(4).choice([0, 1, 8], queries.shape).astype(np.uint8)
-    if codes.concepts % 64:
-        sys.exit(f"(b) expects concepts in multiples of 64, got {codes.concepts}")
-    words, wanted = codes.bits.view(np.uint64), queries.view(np.uint64)
-    for i in range(QUERIES):
-        for found, expected in zip(
-            nearest(codes, queries[i : i + 1], NEAREST), by_numpy(words, wanted[i], NEAREST), strict=True
-        ):
-            if not np.array_equal(found[0], expected):
-                sys.exit("htaf and NumPy find other images, so nothing is timed")
-    each = 1e3 / QUERIES
-    sides = {
-        "htaf": timed(lambda: [nearest(codes, queries[i : i + 1], NEAREST) for i in range(QUERIES)], each),
-        "htaf, all at once": timed(lambda: nearest(codes, queries, NEAREST), each),
-        "NumPy bitwise_count": timed(lambda: [by_numpy(words, query, NEAREST) for query in wanted], each),
-    }
-    more = {"nearest": NEAREST, "queries": QUERIES}
-    times = measuring.alternate(sides, rounds)
-    rows = [row("search, a query", side, spent, sizes, **more) for side, spent in times.items()]
-    met = "met" if rows[0]["ms"].median < TARGET else "missed"
-    print(f"{'':16} target {TARGET:g} ms a query: {met}")
     return rows
 
 
@@ -225,7 +182,7 @@ def main() -> None:
             print(json.dumps(peak(args.peak_of, args.rows, args.concepts, args.classes)))
             return
         if not args.no_test:
-            measuring.test_first("kernels/test_bit_counts.py", "concepts/test_counts.py", "kernels/test_nearest.py")
+            measuring.test_first("kernels/test_bit_counts.py", "concepts/test_counts.py")
         measuring.warn_when_busy()
         rows = run(args)
     measuring.end(args, rows)

@@ -134,12 +134,6 @@ NB_MODULE(_native, m) {
         chosen().load()->count_common(at<const std::uint8_t>(a), at<const std::uint8_t>(b), at<std::int64_t>(counts), m, n,
                                     bytes, threads);
     });
-    m.def("nearest", [](std::uintptr_t bits, std::size_t n, std::size_t bytes, std::uintptr_t queries, std::size_t count,
-                        std::size_t k, std::int64_t first, std::uintptr_t distances, std::uintptr_t rows, int threads) {
-        nb::gil_scoped_release unlocked;
-        chosen().load()->nearest(at<const std::uint8_t>(bits), n, bytes, at<const std::uint8_t>(queries), count, k, first,
-                                 at<std::int32_t>(distances), at<std::int64_t>(rows), threads);
-    });
     // neuron: (fire, p0, p1, scale, leak, gain, threshold, soft, exact_reset, attached)
     using Description = std::tuple<int, double, double, float, float, float, float, bool, bool, bool>;
     static const auto neuron = [](const Description& d) {

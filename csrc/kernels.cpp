@@ -3,7 +3,6 @@
 
 #include "bit_counts.hpp"
 #include "loops.hpp"
-#include "nearest.hpp"
 
 namespace htaf::HTAF_NAMESPACE {
 namespace {
@@ -122,5 +121,5 @@ extern const FloatKernels floats;
 namespace htaf {
 using namespace HTAF_NAMESPACE;
 const Kernels HTAF_KERNELS = {HTAF_NAME, &smooth, &neurons, &binary,   &tables,      &integers, &maps, &floats,
-                              heaviside, pack,     unpack,    transpose, count_common, nearest};
+                              heaviside, pack,     unpack,    transpose, count_common};
 }  // namespace htaf

@@ -91,11 +91,6 @@ struct Kernels {
     // counts [m, n] of a [m, bytes] and b [n, bytes]: how many bits are set in both of two rows
     void (*count_common)(const std::uint8_t* a, const std::uint8_t* b, std::int64_t* counts, std::size_t m,
                          std::size_t n, std::size_t bytes, int threads);
-    // distances and rows [queries, k]: the k rows that differ in the fewest bits from each query, of those that stand there
-    // (row -1: none) and of `bits` [n, bytes], row `first` and those behind it; ties by row number
-    void (*nearest)(const std::uint8_t* bits, std::size_t n, std::size_t bytes, const std::uint8_t* queries,
-                    std::size_t count, std::size_t k, std::int64_t first, std::int32_t* distances, std::int64_t* rows,
-                    int threads);
 };
 
 extern const Kernels portable;

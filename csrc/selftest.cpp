@@ -164,7 +164,6 @@ struct Checks {
     void steps(const Format&);
     void bits(const Format&, std::size_t rows, std::size_t columns);
     void counts(std::size_t m, std::size_t n, std::size_t bytes);
-    void near(std::size_t n, std::size_t count, std::size_t bytes, std::size_t k);
     void turned(std::size_t rows, std::size_t columns);
     void binary(const Convolution&, bool bipolar);
     void integers(const Convolution&, std::size_t planes);
@@ -445,36 +444,6 @@ void Checks::bits(const Format& f, std::size_t rows, std::size_t columns) {
         bad.set(i, encode(f, nan));
         must(!k.pack(f.type, bad.data(), packed.data(), rows, columns, 2), what + std::string(" does not see a NaN"));
     }
-}
-
-void Checks::near(std::size_t n, std::size_t count, std::size_t bytes, std::size_t k) {
-    std::mt19937 random(4);
-    std::vector<std::uint8_t> bits(n * bytes), queries(count * bytes);
-    for (auto* x : {&bits, &queries})
-        for (auto& v : *x) v = static_cast<std::uint8_t>(random() & random());
-    char what[99];
-    std::snprintf(what, sizeof what, "%zu nearest of [%zu, %zu] to %zu", k, n, bytes, count);
-    std::vector<std::int32_t> distances(count * k + 1, -7);
-    std::vector<std::int64_t> rows(count * k + 1, -1);
-    std::size_t half = n / 2;
-    for (auto [from, to] : {std::pair<std::size_t, std::size_t>{0, half}, {half, n}})
-        this->k.nearest(bits.data() + from * bytes, to - from, bytes, queries.data(), count, k,
-                        static_cast<std::int64_t>(from), distances.data(), rows.data(), 2);
-    bool good = distances.back() == -7 && rows.back() == -1;
-    for (std::size_t q = 0; q < count; ++q) {
-        std::vector<std::pair<std::int32_t, std::int64_t>> all;
-        for (std::size_t i = 0; i < n; ++i) {
-            std::int32_t differ = 0;
-            for (std::size_t l = 0; l < bytes; ++l)
-                for (int b = bits[i * bytes + l] ^ queries[q * bytes + l]; b; b &= b - 1) ++differ;
-            all.emplace_back(differ, static_cast<std::int64_t>(i));
-        }
-        std::sort(all.begin(), all.end());
-        for (std::size_t i = 0; i < std::min(k, n); ++i)
-            good = good && distances[q * k + i] == all[i].first && rows[q * k + i] == all[i].second;
-        for (std::size_t i = n; i < k; ++i) good = good && rows[q * k + i] == -1;
-    }
-    must(good, what);
 }
 
 void Checks::counts(std::size_t m, std::size_t n, std::size_t bytes) {
@@ -1048,8 +1017,6 @@ void Checks::everything() {
     for (std::size_t bytes : {0, 1, 15, 16, 63, 64, 65, 200, 5000})
         for (auto [m, n] : {std::pair<std::size_t, std::size_t>{1, 1}, {4, 3}, {5, 2}, {33, 10}, {70, 65}, {0, 3}})
             counts(m, n, bytes);
-    for (std::size_t bytes : {1, 7, 8, 32, 33, 64, 128, 300})
-        for (std::size_t n : {1, 7, 8, 9, 300, 1000}) near(n, 3, bytes, 5);
     for (std::size_t rows : {0, 1, 7, 8, 63, 65, 511, 513, 1100})
         for (std::size_t columns : {0, 1, 7, 8, 9, 64, 100}) turned(rows, columns);
 

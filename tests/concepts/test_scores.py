@@ -16,7 +16,6 @@ from sklearn.metrics import balanced_accuracy_score
 from htaf.concepts import scores as scores_module
 from htaf.concepts import store
 from htaf.concepts.codes import Codes, ConceptError, codes_of
-from htaf.concepts.nearest import nearest
 from htaf.concepts.scores import score, shown, summary
 from htaf.concepts.store import open_folder
 from htaf.training.runs import to_json
@@ -282,11 +281,6 @@ def test_scores_of_parts_on_disk_are_those_of_the_whole(
     expected = score(codes)
     assert score(parts) == expected
     assert json.loads(htaf("concepts", "score", tmp_path / "codes", "--json")[1]) == expected
-    distances, rows = nearest(parts.codes(), np.array(codes.bits[[5, 350]]), 10)
-    far = (codes.unpack()[[5, 350], None] != codes.unpack()[None]).sum(2)
-    order = np.argsort(far, kind="stable", axis=1)[:, :10]
-    np.testing.assert_array_equal(rows, order)
-    np.testing.assert_array_equal(distances, np.take_along_axis(far, order, 1))
     few = codes.take(np.flatnonzero(codes.parts == 0))
     with pytest.raises(ConceptError, match="labelled images of the part 'test', got only train"):
         score(few)

@@ -153,17 +153,6 @@ class Codes:
         return (np.asarray(self.bits[rows, concept // 8]) >> concept % 8 & 1).astype(bool)
 
 
-def expect_bits(bits: UInt8[np.ndarray, "queries bytes"], concepts: int) -> None:
-    """Raises ConceptError unless bits are uint8 [q, ceil(C / 8)] as `Codes.bits`, their unused bits 0."""
-    size = (concepts + 7) // 8
-    if bits.dtype != np.uint8 or bits.ndim != 2 or bits.shape[1] != size:
-        raise ConceptError(
-            f"expected bits uint8 [q, {size}] for {concepts} concepts, got {bits.dtype} {list(bits.shape)}"
-        )
-    if concepts % 8 and (bits[:, -1] >> concepts % 8).any():
-        raise ConceptError(f"expected bits from number {concepts} on to be 0, got a query that sets some")
-
-
 def codes_key(codes: Codes) -> str:
     """What the concepts of a network are known by, in files of names: 12 letters a to p.
 

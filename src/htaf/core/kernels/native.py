@@ -13,7 +13,6 @@ from collections.abc import Callable
 from functools import cache
 from types import ModuleType
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -271,17 +270,3 @@ def count_common(a: Tensor, b: Tensor) -> Tensor:
     pointers = (a.data_ptr(), b.data_ptr(), counts.data_ptr())
     extension().count_common(*pointers, m, n, bytes, torch.get_num_threads())
     return counts
-
-
-def nearest(bits: np.ndarray, queries: np.ndarray, first: int, distances: np.ndarray, rows: np.ndarray) -> None:
-    """Arrays of NumPy, as bits may be a read-only memory map, of which no tensor is made."""
-    expected = ((np.uint8, bits), (np.uint8, queries), (np.int32, distances), (np.int64, rows))
-    if not all(array.dtype == kind and array.ndim == 2 and array.flags.c_contiguous for kind, array in expected):
-        raise ValueError("expected contiguous matrices uint8 bits and queries, int32 distances and int64 rows")
-    if bits.shape[1] != queries.shape[1] or distances.shape != rows.shape or len(rows) != len(queries):
-        shapes = ", ".join(str(array.shape) for _, array in expected)
-        raise ValueError(f"expected bits [n, B], queries [q, B], distances and rows [q, k], got {shapes}")
-    if not (distances.flags.writeable and rows.flags.writeable):
-        raise ValueError("expected distances and rows that can be written")
-    sizes = (len(bits), bits.shape[1], queries.ctypes.data, len(queries), rows.shape[1], first)
-    extension().nearest(bits.ctypes.data, *sizes, distances.ctypes.data, rows.ctypes.data, torch.get_num_threads())

@@ -1,17 +1,15 @@
-"""Counting packed bits: which are set in two rows at once, and a matrix of bits turned on its side; nearest rows.
+"""Counting packed bits: which are set in two rows at once, and a matrix of bits turned on its side.
 
 Where a bit lies in a byte: kernels/heaviside/reference.py.
 """
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from htaf.core.kernels.heaviside.reference import pack, unpack
 
-ROWS = 65_536  # compared at once
 CHUNK = 2**23  # values unpacked at once; up to 2^24 a float32 counts exactly
 
 
@@ -39,19 +37,3 @@ def common(a: Tensor, b: Tensor) -> Tensor:
 
 def _floats(bits: Tensor) -> Tensor:
     return unpack(bits, 8 * bits.shape[1], torch.float32)
-
-
-def nearest(bits: np.ndarray, queries: np.ndarray, first: int, distances: np.ndarray, rows: np.ndarray) -> None:
-    """The k rows that differ in the fewest bits from each query, by distance, then row number, of those that stand in
-    `distances` int32 and `rows` int64 [q, k] (-1: none yet, at the end) and of `bits` uint8 [n, B], row `first` and
-    those behind it. Both are written over; queries uint8 [q, B]."""
-    k = distances.shape[1]
-    for start in range(0, len(bits) if k else 0, ROWS):
-        some = bits[start : start + ROWS]
-        numbers = np.arange(first + start, first + start + len(some))
-        for q, query in enumerate(queries):
-            known = rows[q] >= 0
-            far = np.concatenate([distances[q][known], np.bitwise_count(some ^ query).sum(1, dtype=np.int32)])
-            all_rows = np.concatenate([rows[q][known], numbers])
-            order = np.lexsort((all_rows, far))[:k]
-            distances[q, : len(order)], rows[q, : len(order)] = far[order], all_rows[order]
