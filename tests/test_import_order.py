@@ -42,9 +42,9 @@ ORDER = [
 # Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
     "_ground": 1_332,
-    "cli": 3_730,
-    "concepts": 8_576,
-    "core": 5_016,
+    "cli": 3_724,
+    "concepts": 8_460,
+    "core": 4_983,
     "data": 6_977,
     "language": 2_465,
     "models": 1_967,
@@ -55,7 +55,7 @@ BUDGETS = {
     "": 600,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 58_674, ("tests", "paper/tests"): 50_218, ("paper/src",): 14_011}
+TOTALS = {("src/htaf",): 58_519, ("tests", "paper/tests"): 50_098, ("paper/src",): 14_011}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 

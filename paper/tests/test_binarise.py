@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from htaf.concepts.codes import PARTS, Codes, ConceptError, codes_of
-from htaf.concepts.store import Features, open_codes, open_features, write_codes
+from htaf.concepts.store import Features, open_codes, open_folder, write_codes
 from htaf_paper import binarise as module
 from htaf_paper.binarise import binarise, rate_thresholds
 from htaf_paper.other_bits import BASELINES
@@ -51,7 +51,7 @@ def like(rates: np.ndarray, n: int = 300) -> Codes:
 
 
 def train(path: Path) -> np.ndarray:
-    return np.asarray(open_features(path).parts) == PARTS.index("train")
+    return np.asarray(open_folder(path).features().parts) == PARTS.index("train")
 
 
 @pytest.mark.parametrize("memory", [1, module.MEMORY])
@@ -66,7 +66,7 @@ def test_the_median_of_each_node_on_the_training_part(
     bits = x >= (ordered[59] + ordered[60]) / 2
     np.testing.assert_array_equal(codes.unpack(), bits)
     np.testing.assert_array_equal(codes.part("train").unpack().sum(0), 60)
-    features = open_features(source)
+    features = open_folder(source).features()
     logits = np.stack([features.weight @ row + features.bias for row in bits.astype(np.float32)])
     np.testing.assert_array_equal(codes.exact, logits.argmax(1))
     np.testing.assert_array_equal(codes.smooth, features.smooth)
@@ -156,7 +156,7 @@ def test_bits_of_a_backbone_get_a_head(tmp_path: Path, capsys: pytest.CaptureFix
         ("g", np.repeat(np.array([0, 2], np.uint8), [150, 50])),
     ):  # g: no validation images
         plain = written(tmp_path / name, np.zeros((N, C), np.float32), parts)
-        labels = np.asarray(open_features(plain).labels)
+        labels = np.asarray(open_folder(plain).features().labels)
         told = (rng.normal(size=(N, C)) + 4 * rng.normal(size=(K, C))[labels]).astype(np.float32)
         source = written(tmp_path / f"{name}-told", told, parts, layer="backbone")
         codes = binarise(source, tmp_path / f"{name}-bits", progress=name == "f")

@@ -17,7 +17,7 @@ from htaf.concepts import store
 from htaf.concepts.codes import PARTS, ConceptError, codes_key
 from htaf.concepts.extract import extract
 from htaf.concepts.naming.files import read_names
-from htaf.concepts.store import Features, open_codes, open_features, open_margins
+from htaf.concepts.store import Features, open_codes, open_folder
 from htaf.concepts.where import Pictures
 from htaf.data.images import FilePart
 from htaf.training.runs import open_run
@@ -115,8 +115,8 @@ def test_planted_concepts_are_kept_and_noise_is_dropped(tmp_path: Path) -> None:
     assert (median.values(features.values)[:TRAIN] >= 0).sum(0).tolist() == [TRAIN // 2] * 4
     codes = write_concepts(found, features, {"tensors_sha256": "x"}, tmp_path / "codes")
     np.testing.assert_array_equal(codes.unpack(), values >= 0)
-    np.testing.assert_array_equal(open_features(tmp_path / "codes").values, values)
-    margins = open_margins(tmp_path / "codes")
+    np.testing.assert_array_equal(open_folder(tmp_path / "codes").features().values, values)
+    margins = open_folder(tmp_path / "codes").margins()
     assert margins is not None
     np.testing.assert_array_equal(margins >= 0, values >= 0)
     np.testing.assert_array_equal(codes.logits().argmax(1), codes.exact)
@@ -287,13 +287,13 @@ def test_the_command_makes_codes_that_the_others_read(
     assert any("there twice" in note for note in found["notes"])
     codes = open_codes(out)
     assert codes.concepts == 4
-    assert list(codes.ids) == list(open_features(tmp_path / "codes-backbone").ids)
+    assert list(codes.ids) == list(open_folder(tmp_path / "codes-backbone").features().ids)
     # the similarities are those of the rows' own images
-    features, model = open_features(tmp_path / "codes-backbone"), load_image_text(clip)
+    features, model = open_folder(tmp_path / "codes-backbone").features(), load_image_text(clip)
     held = np.flatnonzero(features.parts == PARTS.index("validation"))
     pixels = Pictures(digits()).pixels([features.ids[row] for row in held.tolist()]).float() / 255
     wanted = model.features(pixels) @ model.texts(codes.info["texts"]).T
-    made = torch.from_numpy(np.array(open_features(out).values[held]))
+    made = torch.from_numpy(np.array(open_folder(out).features().values[held]))
     np.testing.assert_allclose(cos_cubed(wanted, made), codes.info["similarity"], atol=1e-3)
     for more in (
         ("paper", "leakage", out),

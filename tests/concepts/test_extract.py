@@ -23,7 +23,7 @@ from htaf.concepts import store
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.extract import Block, Job, Outcome, as_margins, extract, in_this_process
 from htaf.concepts.run_heads import write_edited
-from htaf.concepts.store import CodesFolder, open_codes, open_folder, open_margins
+from htaf.concepts.store import CodesFolder, open_codes, open_folder
 from htaf.core.activations import HTAF
 from htaf.data.image_parts import MemoryPart, as_images
 from htaf.data.images import Images
@@ -109,7 +109,7 @@ def test_margins_are_kept_where_they_are_small_or_asked_for(
 ) -> None:
     extract(run, images, tmp_path / "none", parts=["test"], keep=["bits"])
     extract(run, images, tmp_path / "none", parts=["test"])  # only opened, not refused
-    assert open_margins(tmp_path / "none") is None
+    assert open_folder(tmp_path / "none").margins() is None
     with pytest.raises(ConceptError, match="margins: False there, True here"):
         extract(run, images, tmp_path / "none", parts=["test"], keep=["margins"])
     monkeypatch.setattr(module, "MARGINS", 2 * 359 * 21)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from htaf._ground.files import sealed
 from htaf.concepts import store
 from htaf.concepts.codes import PARTS, Codes, ConceptError
-from htaf.concepts.store import Features, open_codes, open_features, open_folder, open_margins
+from htaf.concepts.store import Features, open_codes, open_folder
 
 SIZE = 8
 
@@ -193,9 +193,9 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
 def test_what_a_folder_does_not_hold(tmp_path: Path) -> None:
     codes, values = made()
     folder = store.write_codes(tmp_path / "a", codes, {"run": "r"})
-    assert open_margins(tmp_path / "a") is None
+    assert open_folder(tmp_path / "a").margins() is None
     with pytest.raises(ConceptError, match=r"has no features: extract them with htaf concepts extract --keep features"):
-        open_features(tmp_path / "a")
+        open_folder(tmp_path / "a").features()
     with pytest.raises(ConceptError, match=r"has no margins, it has id, label, "):
         folder.read("margins")
     fields = (codes.classes, codes.labels, codes.parts, codes.ids, codes.weight, codes.bias, codes.smooth)

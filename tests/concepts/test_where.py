@@ -16,7 +16,7 @@ from htaf.concepts import where as module
 from htaf.concepts.codes import ConceptError, codes_of
 from htaf.concepts.extract import extract
 from htaf.concepts.regions import Map
-from htaf.concepts.store import open_codes, open_margins
+from htaf.concepts.store import open_codes, open_folder
 from htaf.concepts.where import Pictures, framed, ordered, strongest, write_where
 from htaf.data.images import Images, load
 from htaf.training.runs import Run
@@ -82,7 +82,7 @@ def test_the_images_of_concepts(htaf, run: Run, codes: Path, tmp_path: Path) -> 
     lines = [json.loads(line) for line in (out / "index.jsonl").read_text().splitlines()]
     assert lines == json.loads(said)
     assert [line["concept"] for line in lines] == [3] * 4 + [5] * 4
-    opened, margins = open_codes(codes), open_margins(codes)
+    opened, margins = open_codes(codes), open_folder(codes).margins()
     assert margins is not None
     for concept in (3, 5):
         of = [line for line in lines if line["concept"] == concept]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,12 @@ from htaf.concepts.codes import Codes, ConceptError
 from htaf.concepts.explorer import build as module
 from htaf.concepts.explorer.build import build_page
 from htaf.concepts.explorer.contents import chosen_rows, strongest_images
-from htaf.concepts.explorer.folder import unpacked
+from htaf.concepts.explorer.folder import KINDS
 from htaf.concepts.explorer.run_page import build_run_page
 from htaf.concepts.explorer.shown import Shown
 from htaf.concepts.extract import extract
 from htaf.concepts.regions import Regions
-from htaf.concepts.store import open_codes, open_margins
+from htaf.concepts.store import open_codes, open_folder
 from htaf.concepts.where import Maps
 from htaf.training.runs import Run
 from made_pages import made_codes, read_page, read_script
@@ -49,14 +50,18 @@ def built(run: Run, codes: Path, out: Path, maps: int = IMAGES) -> dict[str, Any
 def seen(codes: Path) -> tuple[Codes, np.ndarray, np.ndarray]:
     """The images of the page, their margins, and which of them were drawn at random."""
     rows, drawn = chosen_rows(open_codes(codes), "test", IMAGES)
-    margins = open_margins(codes)
+    margins = open_folder(codes).margins()
     assert margins is not None
     return open_codes(codes).take(rows), margins[rows], drawn
 
 
 def arrays_of(out: Path, row: int) -> dict[str, np.ndarray]:
     value = read_script(out / "data" / f"maps-{row:06d}.js")
-    return unpacked({name: one for name, one in value.items() if name != "key"})
+    return {
+        name: np.frombuffer(base64.b64decode(one["data"]), KINDS[one["dtype"]]).reshape(one["shape"])
+        for name, one in value.items()
+        if name != "key"
+    }
 
 
 def test_maps_are_those_of_the_command_quantised(run: Run, codes: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from htaf._ground.console import progress as progress_of
 from htaf.concepts.codes import PARTS, Codes, ConceptError
 from htaf.concepts.counts import labelled
 from htaf.concepts.heads import Head, fit_of, head_of, sparse_heads
-from htaf.concepts.store import CHUNK, Features, open_features, write_codes
+from htaf.concepts.store import CHUNK, Features, open_folder, write_codes
 
 How = Literal["median", "rates"]
 MEMORY = 2**28  # bytes of features that are sorted at once
@@ -57,7 +57,7 @@ def binarise(
 
     Source: Park et al. 2026, class specificity and the table before and after binarisation.
     """
-    features = open_features(source)
+    features = open_folder(source).features()
     rows = np.flatnonzero(features.parts == PARTS.index("train"))
     if not len(rows):
         raise ConceptError(f"{source}: expected training images, whose features set the thresholds, got none")

@@ -65,7 +65,7 @@ def bench(
         raise UsageError(f"--others: expected NAME=CODES, got {wrong[0]!r}")
     named = [("these", codes), *((name, Path(place)) for name, _, place in (text.partition("=") for text in others))]
     check_output_folder(out, [*(folder for _, folder in named), features], own="folder of a bench")
-    from htaf.concepts.store import open_codes, open_features
+    from htaf.concepts.store import open_codes, open_folder
     from htaf.data.attributes import load
     from htaf.training.runs import to_json, write_atomic
     from htaf_paper.bench import bench as measured
@@ -75,7 +75,7 @@ def bench(
     for name, folder in named:
         given.setdefault(name, []).append(open_codes(folder))
     known = None if attributes is None else load(attributes, data_dir=data_dir)
-    result = measured(open_features(features), given, attributes=known, seeds=seeds, progress=tell)
+    result = measured(open_folder(features).features(), given, attributes=known, seeds=seeds, progress=tell)
     text = table(result, f"Are they concepts? {codes.name}")
     out.mkdir(parents=True, exist_ok=True)
     write_atomic(out / "bench.json", to_json(result))
@@ -153,7 +153,7 @@ def labelfree(
     check_place(out / LOCK)
     check_output_folder(out, [run, texts, clip, *([features] if features else [])], own="folder of codes")
     from htaf.concepts.extract import extract
-    from htaf.concepts.store import open_features, open_folder
+    from htaf.concepts.store import open_folder
     from htaf_paper.image_text import load_image_text
     from htaf_paper.labelfree import label_free, read_texts
 
@@ -168,7 +168,7 @@ def labelfree(
     say_notes(notes)
     images = own_images(opened, data_dir, "train it again from images that stay where they are")
     if features is not None:
-        read = open_features(features)
+        read = open_folder(features).features()
     else:
         named = out if out.name not in ("", "..") else out.resolve()
         made = named.with_name(f"{named.name}-backbone")

@@ -46,14 +46,14 @@ def guarded(cell: Any) -> Any:
     return f"'{cell}" if formula else cell
 
 
-def csv_text(rows: Iterable[Iterable[object]], *, lineterminator: str = "\n") -> str:
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
     """Rows as CSV, their cells `guarded`; None is an empty cell."""
     lines = io.StringIO(newline="")
     table = csv.writer(lines, lineterminator="\r\n")  # with \n alone it would leave \r in a cell without quotes
     text = ""
     for row in rows:
         table.writerow(map(guarded, row))
-        text += lines.getvalue().removesuffix("\r\n") + lineterminator
+        text += lines.getvalue().removesuffix("\r\n") + "\n"
         lines.seek(0)
         lines.truncate()
     return text

@@ -97,19 +97,15 @@ def predict(
     )  # fmt: skip
 
 
-def _concepts_of(run: Run) -> tuple[int, str | None]:
-    """How many concepts a run has, and what its codes are known by; 0 and None of a run without."""
-    import torch
-
+def _names_of(run: Run, file: Path) -> list[Any]:
+    """What a file has of names of a run's concepts."""
     from htaf.concepts.codes import network_key
+    from htaf.concepts.extract import ConceptNetwork
+    from htaf.concepts.naming.files import read_names
 
-    net: Any = run.model()
-    preprocessor: Any = run.preprocessor()
-    if not hasattr(net, "pre_activations"):
-        return 0, None
-    weight = net.head.weight.detach()
-    bias = torch.zeros(len(weight)) if net.head.bias is None else net.head.bias.detach()
-    return net.size, network_key(preprocessor.classes, weight.numpy(), bias.numpy())
+    network = ConceptNetwork(run, "cpu")
+    key = network_key(network.preprocessor.classes, network.weight, network.bias)
+    return [entry for entry in read_names(file, network.weight.shape[1], codes=key) if entry["name"]]
 
 
 def _of_reasons(frame: Any, reasons: Sequence[Sequence[Any]]) -> list[str]:
@@ -212,12 +208,10 @@ def _predict_images(
     seen: list[Any] = []
     training, watching = (None, nullcontext) if run.is_file() else _training_images(network, seen)
     if bits or explain:
-        from htaf.concepts.naming.files import read_names
         from htaf.concepts.reasons import predict_with_bits
 
         known_run = opened_run(run, method)
-        count, key = _concepts_of(known_run)
-        known = [] if names is None else [e for e in read_names(names, count, codes=key) if e["name"]]
+        known = [] if names is None else _names_of(known_run, names)
         frame, reasons = predict_with_bits(
             known_run, files, bits=bits, explain=explain, names=known, strict=strict, watching=watching
         )

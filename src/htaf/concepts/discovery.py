@@ -30,9 +30,6 @@ from htaf.training.recipe import Recipe, Running
 from htaf.training.runs import Run
 from htaf.training.source import Source
 
-ALIKE = 4  # times as many concepts as independent ones would be: then a note says so
-FEW = 20  # classes, below which their number sets the share of images that have a concept
-
 
 @dataclass(frozen=True)
 class Discovery:
@@ -156,11 +153,6 @@ def discover(
         told = [note for note in page["notes"] if note not in images.notes and of_explore not in note]
         told.sort(key=lambda note: "no concepts beyond" not in note)  # the first thing to know
         say_notes([*told, *([] if name else ["concepts have numbers, not names: --model asks a language model"])])
-        divisions = any("no concepts beyond" in note for note in told)
-        if not divisions and (distinct := scores["redundancy"]["effective"]) < codes.concepts / ALIKE:
-            said = f"the {codes.concepts:,} concepts say as much as {distinct:.0f} independent ones"
-            few = f"of only {len(images.classes)} classes most concepts are divisions"
-            say_notes([f"{said}: {few}; more classes make finer ones" if len(images.classes) < FEW else said])
     tested, accuracy, concept = codes.rows("test"), scores["accuracy"]["test"], scores["concept_accuracy"]
     example = codes.ids[int(tested[0])]
     file = Pictures(images).file(example) or next(filter(Path.is_file, [Path(data) / example]), None)

@@ -128,7 +128,7 @@ class Pairs:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Found:
-    """What a classifier has of a concept; printed, its figures in short.
+    """What a classifier has of a concept.
 
     Attributes:
         pairs: what the concept itself does; None: the rows are no pairs.
@@ -159,19 +159,6 @@ class Found:
         if self.bit.p <= LEVEL and self.bit.agreement >= CLEAR:
             return self.bit
         return self.direction if self.direction.p <= LEVEL else self.bit if self.bit.p <= LEVEL else None
-
-    def __repr__(self) -> str:
-        bit, direction = self.bit, self.direction
-        what = "nothing" if self.follows is None else "the bit" if self.follows is bit else "the direction"
-        of = direction if self.pairs is None else self.pairs
-        clear = int(np.abs(of.gains).argmax())
-        classes = "the sides differ by predicted class, which may be all that is found; " if self.of_classes else ""
-        return (
-            f"{classes}{what} follows the concept; bit {bit.concept}, {'on' if bit.on else 'off'} with it: agreement "
-            f"{bit.agreement:.2f}, p = {bit.p:.3f}, {'' if bit.used else 'not '}used; direction: AUC "
-            f"{direction.auc:.2f}, p = {direction.p:.3f}; most changed is class {clear}, by {of.gains[clear]:+.2f}, "
-            f"p = {of.gains_p[clear]:.3f}"
-        )
 
 
 def find_concept(

@@ -54,10 +54,6 @@ class Map:
         """The values over the pixels, float64: each place is spread evenly over its own, so that the sum stays."""
         return resized(self.values, self.size)
 
-    def positive(self) -> Float[np.ndarray, "height width"]:
-        """The positive part of `pixels`: what speaks for the bit."""
-        return resized(self.values.clip(min=0), self.size)
-
     def peak(self) -> tuple[int, int]:
         """(y, x) of the pixel in the middle of the highest value."""
         y, x = np.unravel_index(int(self.values.argmax()), self.values.shape)
@@ -85,7 +81,7 @@ class Map:
 
     def share(self, box: Box) -> float:
         """The share of the positive values that lies inside a box, in [0, 1]; 0 where there are none."""
-        positive = self.positive()
+        positive = resized(self.values.clip(min=0), self.size)
         left, top, right, bottom = box
         return float(positive[top:bottom, left:right].sum() / positive.sum()) if positive.any() else 0.0
 

@@ -49,7 +49,6 @@ FORMAT = 3
 RECORD, HEAD, FOLDER = "concepts.json", "head.safetensors", "parts"
 CHUNK = 1000  # images that go through the network by themselves: a whole number of batches of 250, as evaluation takes
 PART_IMAGES = 10_000  # of a part, where nothing else is said
-BITS = ("bits", "exact", "saturated")
 NUMBERS = {"label": "labels", "smooth": "smooth", "exact": "exact", "saturated": "saturated"}  # column: field of Codes
 METADATA = b"htaf"  # in the metadata of a part: key and number, and what else is to be said of it
 DTYPES = {"bits": np.dtype("u1"), "margins": np.dtype("<f2"), "features": np.dtype("<f4")}
@@ -170,8 +169,22 @@ class CodesFolder:
 
     def codes(self) -> Codes:
         """All images, in memory. Raises ConceptError: as `read`; features of a plain network, which has no codes."""
-        found = self.read("label", "part", "smooth", *self._expect_bits(), "id")
-        return self._codes(found, found["id"])
+        if "bits" not in self.columns:
+            raise ConceptError(
+                f"{self.path} holds features of a plain network, not codes: make codes of them with htaf paper binarise"
+            )
+        found = self.read("part", "id", "bits", *NUMBERS)
+        return Codes(
+            **{field: found[column] for column, field in NUMBERS.items()},
+            bits=found["bits"],
+            parts=found["part"],
+            concepts=self.concepts,
+            classes=self.classes,
+            ids=found["id"],
+            weight=self.weight,
+            bias=self.bias,
+            info=self.info,
+        )
 
     def features(self) -> Features:
         """The pre-activations of all images. Raises ConceptError: as `read`; there are none."""
@@ -219,26 +232,6 @@ class CodesFolder:
             rows += [{"part": name, "images": len(known), **right}] if len(known) else []
         return rows
 
-    def _expect_bits(self) -> tuple[str, ...]:
-        if "bits" not in self.columns:
-            raise ConceptError(
-                f"{self.path} holds features of a plain network, not codes: make codes of them with htaf paper binarise"
-            )
-        return BITS
-
-    def _codes(self, found: Mapping[str, Any], ids: Sequence[str]) -> Codes:
-        return Codes(
-            **{field: found[column] for column, field in NUMBERS.items()},
-            bits=found["bits"],
-            parts=found["part"],
-            concepts=self.concepts,
-            classes=self.classes,
-            ids=ids,
-            weight=self.weight,
-            bias=self.bias,
-            info=self.info,
-        )
-
 
 def open_folder(path: str | Path) -> CodesFolder:
     """A folder that `htaf.concepts.extract` or `binarise` wrote. The record and the head are read.
@@ -264,16 +257,6 @@ def open_folder(path: str | Path) -> CodesFolder:
 def open_codes(path: str | Path) -> Codes:
     """`CodesFolder.codes` of a folder; errors as there and as `open_folder`."""
     return open_folder(path).codes()
-
-
-def open_features(path: str | Path) -> Features:
-    """`CodesFolder.features` of a folder; errors as there and as `open_folder`."""
-    return open_folder(path).features()
-
-
-def open_margins(path: str | Path) -> Float16[np.ndarray, "images concepts"] | None:
-    """`CodesFolder.margins` of a folder; errors as there and as `open_folder`."""
-    return open_folder(path).margins()
 
 
 def read_record(path: Path) -> dict[str, Any] | None:

@@ -35,15 +35,6 @@ def page_files() -> dict[str, bytes]:
         raise ConceptError(f"{error.filename}: the page is missing in this installation ({error.strerror})") from None
 
 
-def head_of(out: Path) -> dict[str, Any] | None:
-    """What data/page.js of a folder says; None where there is no whole page of this format."""
-    try:
-        head = value_of((out / DATA / "page.js").read_text("ascii"), "page")
-    except (OSError, ValueError, RecursionError):
-        return None
-    return head if isinstance(head, dict) and head.get("format") == FORMAT else None
-
-
 def check_folder(out: Path) -> None:
     """Raises ConceptError unless `out` is new, empty, or a folder that `build_page` wrote."""
     expect_folder(out, "the page", ConceptError)
@@ -51,7 +42,7 @@ def check_folder(out: Path) -> None:
         others = sorted(file.name for file in out.iterdir() if file.name != LOCK)
     except FileNotFoundError:
         return
-    if others and not (out / MARK).is_file() and head_of(out) is None:
+    if others and not (out / MARK).is_file():
         raise ConceptError(f"expected a new or empty folder, {out} holds {others[0]!r}: choose another --out")
 
 
@@ -114,11 +105,3 @@ def packed(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
         data = np.ascontiguousarray(array, dtype=KINDS[kind]).tobytes()
         made[name] = {"dtype": kind, "shape": list(array.shape), "data": base64.b64encode(data).decode("ascii")}
     return made
-
-
-def unpacked(values: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """What `packed` made."""
-    return {
-        name: np.frombuffer(base64.b64decode(one["data"]), KINDS[one["dtype"]]).reshape(one["shape"])
-        for name, one in values.items()
-    }

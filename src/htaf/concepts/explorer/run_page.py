@@ -18,7 +18,7 @@ from htaf.concepts.explorer.folder import check_folder
 from htaf.concepts.explorer.shown import Heading, Shown
 from htaf.concepts.extract import expect_same_weights, extract
 from htaf.concepts.naming.files import read_names
-from htaf.concepts.store import open_codes, open_margins, read_record
+from htaf.concepts.store import open_codes, open_folder, read_record
 from htaf.concepts.where import Maps, Pictures
 from htaf.data.attributes import supervising
 from htaf.data.images import ImagePreprocessor, Images
@@ -142,7 +142,7 @@ def _codes_folder(out: Path, given: Path | None) -> Path:
 
 def _margins(folder: Path, codes: Codes) -> np.ndarray | None:
     """The margins of a folder of codes; None where there are none of these images and concepts."""
-    margins = open_margins(folder)
+    margins = open_folder(folder).margins()
     return margins if margins is not None and margins.shape == (len(codes), codes.concepts) else None
 
 
