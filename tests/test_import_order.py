@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # Rooms in order; rooms on one line do not import each other unless a later line allows it.
 ORDER = [
-    ["_ground.compat", "_ground.errors", "_ground.lazy"],
+    ["_ground.compat", "_ground.errors"],
     ["_ground.files"],
     ["_ground.console", "_ground.names"],
     ["concepts.llm"],
@@ -41,9 +41,9 @@ ORDER = [
 ]
 # Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
-    "_ground": 1_332,
-    "cli": 3_724,
-    "concepts": 8_460,
+    "_ground": 1_326,
+    "cli": 3_722,
+    "concepts": 8_433,
     "core": 4_983,
     "data": 6_977,
     "language": 2_465,
@@ -55,7 +55,7 @@ BUDGETS = {
     "": 600,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 58_519, ("tests", "paper/tests"): 50_098, ("paper/src",): 14_011}
+TOTALS = {("src/htaf",): 58_484, ("tests", "paper/tests"): 50_093, ("paper/src",): 14_008}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 

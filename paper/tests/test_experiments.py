@@ -14,8 +14,7 @@ from sklearn.metrics import balanced_accuracy_score
 from htaf._ground.files import LOCK, parse_json
 from htaf.concepts.llm import Message, Part, numbered, text_part
 from htaf.concepts.naming.by_attributes import splits
-from htaf.concepts.naming.evidence import album
-from htaf.concepts.naming.job import naming_prompt, sorting_prompt
+from htaf.concepts.naming.job import album, naming_prompt, sorting_prompt
 from htaf.concepts.regions import Map
 from htaf.data.attributes import Attributes
 from htaf_paper import ann_to_snn_report, drawn, named, pictured, planted, pretrained, reports, vision_model, where

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from htaf._ground import compat as _compat
-from htaf._ground.lazy import lazy
+from htaf._ground.compat import lazy
 
 _compat.quiet_interrupt()
 _compat.repair_torchvision_when_imported()

@@ -13,9 +13,8 @@ import numpy as np
 from htaf.concepts.codes import Codes, codes_of
 from htaf.concepts.llm import quoted
 from htaf.concepts.naming.by_attributes import chosen
-from htaf.concepts.naming.evidence import class_evidence
 from htaf.concepts.naming.files import NameEntry
-from htaf.concepts.naming.job import NameReply, NamingJob, naming_job
+from htaf.concepts.naming.job import NameReply, NamingJob, class_evidence, naming_job
 from htaf.data.attributes import Attributes
 
 HOSTILE = [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import balanced_accuracy_score
 
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.groups import EMPTY, IN_A, IN_B, MIXED, balanced, chance, groups
+from htaf.concepts.counts import EMPTY, IN_A, IN_B, MIXED, balanced, chance, groups
 
 NAN = float("nan")
 

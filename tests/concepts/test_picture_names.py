@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from htaf.concepts.codes import Codes, codes_key, codes_of
-from htaf.concepts.naming.evidence import album, picture_evidence, pools
 from htaf.concepts.naming.files import read_names
-from htaf.concepts.naming.job import NamingJob, naming_job
+from htaf.concepts.naming.job import NamingJob, album, naming_job, picture_evidence, pools
 from made_pictures import NAMES, VisionModel, images_in, pictured
 
 

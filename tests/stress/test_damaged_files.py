@@ -46,7 +46,6 @@ from htaf._ground import files as _files
 from htaf._ground.errors import HtafError
 from htaf.cli import known
 from htaf.concepts.explorer.build import build_page
-from htaf.concepts.explorer.folder import head_of
 from htaf.concepts.explorer.shown import Heading, Shown
 from htaf.concepts.naming.files import read_names, write_names
 from htaf.concepts.store import open_codes
@@ -274,7 +273,6 @@ def read_unfinished(folder: Path) -> None:
 def read_page(folder: Path) -> None:
     from made_pages import made_codes
 
-    head_of(folder)
     build_page(made_codes(24, 9, 3), folder, shown=Shown(images=8), seconds=0.0, heading=Heading("Trees"))
 
 

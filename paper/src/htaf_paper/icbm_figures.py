@@ -13,8 +13,8 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from htaf._ground.files import write_atomic
-from htaf.concepts.naming.evidence import sheet_of, tile_of
 from htaf.concepts.naming.files import VERIFIED
+from htaf.concepts.naming.job import sheet_of, tile_of
 from htaf.concepts.scores import BINS
 from htaf.data.images import Images
 from htaf.data.reading import DataError

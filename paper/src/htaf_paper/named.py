@@ -22,9 +22,8 @@ from typing import Any, get_args
 import numpy as np
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from htaf.concepts.naming.evidence import class_evidence
 from htaf.concepts.naming.files import NameEntry
-from htaf.concepts.naming.job import naming_job
+from htaf.concepts.naming.job import class_evidence, naming_job
 from htaf_paper.computing import Place
 from htaf_paper.experiments import Experiment
 from htaf_paper.planted import NOISE, Planting, fingerprint, planted_codes, planting, same_columns

@@ -25,9 +25,8 @@ from typing import Any
 import numpy as np
 
 from htaf.concepts.codes import Codes, codes_of
-from htaf.concepts.naming.evidence import CHECKED, PAIRS, SHOWN, picture_evidence
 from htaf.concepts.naming.files import NameEntry
-from htaf.concepts.naming.job import naming_job
+from htaf.concepts.naming.job import CHECKED, PAIRS, SHOWN, naming_job, picture_evidence
 from htaf_paper.computing import Place
 from htaf_paper.drawn import FIXED, LINKED, NAMES, Drawn, drawn
 from htaf_paper.experiments import Experiment

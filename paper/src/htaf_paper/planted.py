@@ -27,8 +27,7 @@ from jaxtyping import Bool, Float64
 from sklearn.metrics import roc_auc_score
 
 from htaf.concepts.codes import Codes, codes_of
-from htaf.concepts.counts import proportions
-from htaf.concepts.groups import IN_A, IN_B, Groups, groups
+from htaf.concepts.counts import IN_A, IN_B, Groups, groups, proportions
 from htaf.concepts.naming.by_attributes import Round, chosen, name_by_attributes, play, splits
 from htaf.data.attributes import Attributes, load
 from htaf.data.image_sets import folder_of

@@ -16,7 +16,7 @@ from PIL import Image
 from pydantic import BaseModel
 
 from htaf.concepts.llm import START, Message
-from htaf.concepts.naming.evidence import COLUMNS, GAP, boxes
+from htaf.concepts.naming.job import COLUMNS, GAP, boxes
 from htaf_paper import drawn
 
 Seeing = Literal["sees", "random name", "same name", "random sorting", "fits always"]

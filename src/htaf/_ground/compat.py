@@ -1,5 +1,7 @@
 """What must happen before others are imported; torch is not imported for it.
 
+Names of a package are imported when they are first asked for, so that a command imports only what it needs (`lazy`).
+
 Ctrl-C during the imports of the command ends it without a traceback.
 
 Operators: programs that torch.export or AOTInductor wrote name `torch.ops.htaf`, and PyTorch asks nobody for what it
@@ -20,7 +22,7 @@ import random
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -170,3 +172,24 @@ def repair_torchvision() -> bool:
         if not hasattr(torch.ops.torchvision, name):
             torch.library.define(f"torchvision::{name}", schema)
     return True
+
+
+def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package (PEP 562).
+
+    Args:
+        homes: public name -> the module that has it; a module by its own name is that module itself.
+    """
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module = importlib.import_module(homes[name])
+        value = module if homes[name].endswith(f".{name}") else getattr(module, name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes})
+
+    return get, names

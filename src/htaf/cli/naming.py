@@ -113,8 +113,7 @@ def name_command(
         if attributes is not None:
             names = _by_attributes(opened, load(attributes, data_dir=data_dir), out, threshold, seed)
             return _show(names, most_important(opened).tolist(), json)
-        from htaf.concepts.naming.evidence import class_evidence, picture_evidence
-        from htaf.concepts.naming.job import naming_job
+        from htaf.concepts.naming.job import class_evidence, naming_job, picture_evidence
 
         with _client(model, server) as client:
             if asking.pictures is None:
@@ -143,8 +142,7 @@ def _by_attributes(codes: Codes, known: Attributes, out: Path | None, threshold:
 
 def model_names(codes: Codes, model: str, server: ServerFlags, out: Path) -> list[NameEntry]:
     """Name concepts by a language model that reads the classes' names, and write the names to a file."""
-    from htaf.concepts.naming.evidence import class_evidence
-    from htaf.concepts.naming.job import naming_job
+    from htaf.concepts.naming.job import class_evidence, naming_job
 
     with _client(model, server) as client:
         return _run(naming_job(class_evidence(codes), client, out=out), client)
@@ -158,7 +156,7 @@ def _pixels(codes: Codes, run: Path, data_dir: str | None) -> Callable[[Any], An
     if codes.info.get("settings", {}).get("data") == "files":
         images: Any = opened.preprocessor()
     else:
-        images = own_images(opened, data_dir, "use htaf.concepts.naming.evidence.picture_evidence, in Python")
+        images = own_images(opened, data_dir, "use htaf.concepts.naming.job.picture_evidence, in Python")
     pictures = Pictures(images)
     return lambda rows: pictures.pixels([codes.ids[int(row)] for row in rows]).numpy()
 
@@ -201,7 +199,7 @@ def _client(model: str, server: ServerFlags) -> Iterator[ServerClient]:
 
 def _show(names: Sequence[NameEntry], order: Sequence[int], json: bool) -> None:
     """Print the names and their checks: the verified first, then the most important."""
-    from htaf.concepts.groups import LEVEL
+    from htaf.concepts.counts import LEVEL
     from htaf.concepts.naming.files import FEW_CLASSES
 
     checked = sum(entry.get("p_value") is not None for entry in names)

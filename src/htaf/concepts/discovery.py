@@ -13,10 +13,10 @@ from htaf._ground.console import say_notes, tell
 from htaf._ground.errors import HtafError
 from htaf._ground.files import to_json, write_atomic
 from htaf.concepts.codes import Codes
+from htaf.concepts.counts import FEWEST_CLASSES
 from htaf.concepts.explorer.run_page import build_run_page
 from htaf.concepts.explorer.shown import Shown
 from htaf.concepts.extract import extract
-from htaf.concepts.groups import FEWEST_CLASSES
 from htaf.concepts.known import keep_known
 from htaf.concepts.run_heads import PerClass, keep_readable
 from htaf.concepts.scores import score

@@ -9,7 +9,7 @@ calibrate(model, blocks, last_k=8)                         # thresholds, scales 
 
 from typing import TYPE_CHECKING
 
-from htaf._ground.lazy import lazy
+from htaf._ground.compat import lazy
 
 if TYPE_CHECKING:
     from htaf.language.calibration import CalibratedLayer, calibrate, fit_gate

@@ -15,6 +15,7 @@ from PIL import Image
 
 from htaf._ground.console import progress as progress_of
 from htaf.concepts.codes import PARTS, Codes, ConceptError, codes_key
+from htaf.concepts.counts import HIGH, LOW
 from htaf.concepts.explorer import contents
 from htaf.concepts.explorer.contents import chosen_rows, counterfactuals_of, example_row
 from htaf.concepts.explorer.folder import (
@@ -30,7 +31,6 @@ from htaf.concepts.explorer.folder import (
     value_of,
 )
 from htaf.concepts.explorer.shown import Heading, Items, Shown
-from htaf.concepts.groups import HIGH, LOW
 from htaf.concepts.regions import Map
 from htaf.concepts.where import AGAINST, BATCH, FOR, STRENGTH, Maps, expect_bit
 from htaf.data.reading import DataError

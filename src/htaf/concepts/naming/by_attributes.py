@@ -10,8 +10,7 @@ from jaxtyping import Bool, Float64
 
 from htaf._ground.errors import expect_seed
 from htaf.concepts.codes import Codes, ConceptError
-from htaf.concepts.counts import part_proportions, proportions
-from htaf.concepts.groups import IN_A, IN_B, LEVEL, Groups, groups
+from htaf.concepts.counts import IN_A, IN_B, LEVEL, Groups, groups, part_proportions, proportions
 from htaf.concepts.naming.files import FEW_CLASSES, NOT_VERIFIED, NOTHING, VERIFIED, NameEntry
 from htaf.data.attributes import Attributes
 
@@ -40,7 +39,7 @@ def name_by_attributes(
 ) -> list[NameEntry]:
     """For each concept the attribute, or negated attribute, that tells the classes with it from those without.
 
-    The name has the best balanced accuracy over the classes of both groups (`htaf.concepts.groups`), (share of A that
+    The name has the best balanced accuracy over the classes of both groups (`htaf.concepts.counts`), (share of A that
     has it + share of B that has it not) / 2; ties go to the larger difference of the groups' mean values. The check is
     a cross-validation: in each round `held_out` of each group is set apart, the rest chooses a name in the same way,
     and that name is scored on the classes set apart, which had no say in it. The score is the mean over all rounds, and

@@ -5,7 +5,7 @@ What only `pack` and `verify` need, `torch.export` among it, is imported when th
 
 from typing import TYPE_CHECKING
 
-from htaf._ground.lazy import lazy
+from htaf._ground.compat import lazy
 
 if TYPE_CHECKING:
     from htaf.program.packed.errors import PackedError

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from htaf._ground.lazy import lazy
+from htaf._ground.compat import lazy
 
 if TYPE_CHECKING:
     from htaf.tables.rules.bits import RulesError, TableBits
