@@ -5,7 +5,8 @@ what makes a name and what checks it are never the same. The classes of both gro
 in halves, one for each. Images that make a name are of the training part, those that check it of the other parts; codes
 with one part alone are split in two halves. Beside these there are pairs of one class, one image with the bit and one
 without: only a name that says more than the class tells them apart. Images need no classes: where there are too few,
-names can be verified here. The client keeps what it was told, so a job that was stopped is continued by the same job, and nothing is paid twice.
+names can be verified here. The client keeps what it was told, so a job that was stopped is continued by the same job,
+and nothing is paid twice.
 
 Names of classes and earlier replies are data that somebody else wrote. In the prompts they are JSON strings, shortened,
 with every character escaped that cannot be seen or turns a line round, so that no name can end its string, its line or
