@@ -304,7 +304,6 @@ def test_demo(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool)
     assert (tmp_path / "demo" / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert "What the bits say" in (tmp_path / "demo" / "htaf" / "report.html").read_text("utf-8")
     assert found["exact"] > least
-    assert found["bytes"] == {"packed": 4 * 1797, "float32": 4 * 32 * 1797}
     page = tmp_path / "demo" / "explorer"
     assert found["page"] == str(page / "index.html")
     assert (page / "index.html").is_file()

@@ -1,4 +1,4 @@
-"""`--set`, `--recipe FILE` and `--help-all` of `htaf train`: a few flags in the help, all fields to be set; columns that are no inputs."""
+"""`--set`, `--recipe FILE` and `--help-all` of `htaf train`; columns that are no inputs, and rows divided as asked."""
 
 from __future__ import annotations
 

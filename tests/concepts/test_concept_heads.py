@@ -1,4 +1,4 @@
-"""Heads on concepts: scikit-learn's fits, planted concepts, and that the test part chooses nothing; NEC, NCC, completeness."""
+"""Heads on concepts: scikit-learn fits, planted concepts, the test part chooses nothing; NEC, NCC and completeness."""
 
 from __future__ import annotations
 

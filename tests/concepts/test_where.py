@@ -1,4 +1,4 @@
-"""Maps of concepts sum to the pre-activation, whatever the backbone; their pictures, index, and a command that goes on."""
+"""Maps of concepts: they sum to the pre-activation; their pictures and index, and a command that goes on."""
 
 from __future__ import annotations
 

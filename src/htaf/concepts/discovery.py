@@ -37,7 +37,7 @@ class Discovery:
 
     Attributes:
         run: the trained network. codes: the bits of all images. page: open it in a browser.
-        summary: as JSON values: accuracies, scores, "steps" with the seconds of each, "names"; "example", the id of a
+        summary: as JSON values: accuracies, "dead" concepts, "steps" with the seconds of each, "names"; "example", the id of a
             test image and its file, None of a set that has no files.
     """
 
@@ -153,7 +153,7 @@ def discover(
         told = [note for note in page["notes"] if note not in images.notes and of_explore not in note]
         told.sort(key=lambda note: "no concepts beyond" not in note)  # the first thing to know
         say_notes([*told, *([] if name else ["concepts have numbers, not names: --model asks a language model"])])
-    tested, accuracy, concept = codes.rows("test"), scores["accuracy"]["test"], scores["concept_accuracy"]
+    tested, accuracy = codes.rows("test"), scores["accuracy"]["test"]
     example = codes.ids[int(tested[0])]
     file = Pictures(images).file(example) or next(filter(Path.is_file, [Path(data) / example]), None)
     summary = {
@@ -164,12 +164,7 @@ def discover(
         "concepts": codes.concepts,
         "smooth": accuracy["smooth"],
         "exact": accuracy["exact"],
-        "binarity": scores["binarity"],
-        "concept_accuracy": concept["mean"],
-        "balanced": concept["balanced"],
-        "trivial": concept["trivial"],
         "dead": scores["dead"]["count"],
-        "bytes": {"packed": codes.bits.nbytes, "float32": 4 * len(codes) * codes.concepts},
         "weights": run.record.get("weights", {}),
         "heads": run.record.get("heads"),
         "names": {"found": page["named"], "verified": page["verified"]},

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Int64
 
-from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
+from htaf.concepts.codes import PARTS, Codes, PartName
 from htaf.concepts.counts import labelled, labelled_rows, pair_counts, part_counts, redundancy, taken
 from htaf.concepts.heads import completeness, sparsity
 from htaf.concepts.store import CodesFolder
@@ -17,12 +17,7 @@ BINS = 20  # of the histograms of class proportions over [0, 1]
 SAMPLE = 131_072  # images that the completeness and the number of contributing concepts are taken of
 
 
-def score(
-    codes: CodesFolder | Codes,
-    *,
-    scored: PartName = "test",
-    top: int = 10,
-) -> dict[str, Any]:
+def score(codes: CodesFolder | Codes, *, scored: PartName = "test") -> dict[str, Any]:
     """Give all scores of a set of codes, as plain JSON values. Images without a label are left out and counted.
 
     accuracy: of the smooth and the exact network on each part, gap (exact minus smooth), flips (share of images whose
@@ -31,7 +26,7 @@ def score(
     rates, dead: share of images that have a concept; concepts that are the same in every training image.
     concept_accuracy: `concept_accuracy`. class_specificity: `specificity`.
     sparsity: NEC and NCC of the network's own head, `htaf.concepts.heads.sparsity`.
-    importance: `importance`. completeness: `htaf.concepts.heads.completeness`.
+    images: of each class, labelled, of the scored part. completeness: `htaf.concepts.heads.completeness`.
     redundancy: `htaf.concepts.counts`.
     sample: only where the scored part has more than 131,072 labelled images: completeness and sparsity are of as many,
         evenly spaced.
@@ -39,13 +34,10 @@ def score(
     Args:
         codes: of the network.
         scored: the part that is scored; class majorities, means, dead and redundant concepts are of the training part.
-        top: how many concepts to list for each class.
 
     Raises:
-        ConceptError: top < 1; no labelled images of a part; a label outside the classes; and as `CodesFolder.pieces`.
+        ConceptError: no labelled images of a part; a label outside the classes; and as `CodesFolder.codes`.
     """
-    if top < 1:
-        raise ConceptError(f"top must be >= 1, got {top}")
     codes = codes if isinstance(codes, Codes) else codes.codes()
     fit, test = labelled(codes, "train"), labelled(codes, scored)
     (of_fit, size), (of_test, test_size) = part_counts(codes, "train"), part_counts(codes, scored)
@@ -62,6 +54,7 @@ def score(
         "concepts": codes.concepts,
         "classes": list(codes.classes),
         "scored": scored,
+        "images": test_size.tolist(),
         "accuracy": {part: _accuracy(codes, codes.rows(part)) for part in PARTS if len(codes.rows(part))},
         "binarity": None if (saturated < 0).any() else binarity,
         "rates": {"fitted": rates[0].tolist(), "scored": rates[1].tolist()},
@@ -70,7 +63,6 @@ def score(
         "concept_accuracy": concept_accuracy(counts, sizes),
         "class_specificity": specificity(of_test, test_size),
         "sparsity": sparsity(sample, rates[0]),
-        "importance": importance(sample, rates[0], counts, sizes, top=top),
         "completeness": completeness(sample, rates[0]),
         "redundancy": redundancy(pair_counts(fit), len(fit)),
     }
@@ -91,7 +83,7 @@ def summary(scores: Mapping[str, Any], kind: str = "image") -> list[dict[str, An
     """
     accuracy, concept = scores["accuracy"][scores["scored"]], scores["concept_accuracy"]
     specific, same, sparse = scores["class_specificity"], scores["redundancy"], scores["sparsity"]
-    sizes = [entry["images"] for entry in scores["importance"]]
+    sizes = scores["images"]
     return [_row(*row) for row in (
         ("exact", "Accuracy, exact bits", accuracy["exact"], "percent",
          f"Share of {kind}s whose class the network with bits of 0 and 1 finds. "
@@ -236,73 +228,6 @@ def specificity(counts: Int64[np.ndarray, "concepts classes"], sizes: Int64[np.n
         "extreme_live": _mean(extreme[live]),
         "explained": _mean(between),
     }
-
-
-def importance(
-    codes: Codes,
-    means: Float64[np.ndarray, " concepts"],
-    counts: tuple[Int64[np.ndarray, "concepts classes"], Int64[np.ndarray, "concepts classes"]],
-    sizes: tuple[Int64[np.ndarray, " classes"], Int64[np.ndarray, " classes"]],
-    *,
-    top: int = 10,
-) -> list[dict[str, Any]]:
-    """For each class its concepts of largest importance |w_kj|, as the paper has it.
-
-    Beside it the signed contribution w_kj (p_kj - mean_j), what the concept adds on average to the class's logit among
-    images of the class (share p_kj have it), compared with all images. It knows how often the concept fires: in scored
-    images, and beside it in fitted ones, of which the weights were made and which look better for it.
-
-    Args:
-        codes: for the head.
-        means: [C] of the fitted part. counts, sizes: of the fitted and of the scored part.
-        top: how many of each class.
-
-    Returns:
-        K objects {"class", "images", "top": [{"concept", "weight", "contribution", "fitted_contribution",
-        "reversed"}]}; images of the class in the scored part; a contribution is None for a class without images of
-        that part; reversed where one is above and the other below 0 and chance does not explain it (`beyond_chance`).
-    """
-    result, apart = [], beyond_chance(counts, sizes)
-    for number, name in enumerate(codes.classes):
-        weight = codes.weight[number].astype(np.float64)
-        fitted, added = (
-            weight * (count[:, number] / size[number] - means) if size[number] else None
-            for count, size in zip(counts, sizes, strict=True)
-        )
-        found = [
-            {
-                "concept": j,
-                "weight": float(weight[j]),
-                "contribution": None if added is None else float(added[j]),
-                "fitted_contribution": None if fitted is None else float(fitted[j]),
-                "reversed": added is not None
-                and fitted is not None
-                and bool(apart[j, number] and added[j] * fitted[j] < 0),
-            }
-            for j in np.argsort(-np.abs(weight), kind="stable")[:top].tolist()
-        ]
-        result.append({"class": name, "images": int(sizes[1][number]), "top": found})
-    return result
-
-
-def beyond_chance(
-    counts: tuple[Int64[np.ndarray, "concepts classes"], Int64[np.ndarray, "concepts classes"]],
-    sizes: tuple[Int64[np.ndarray, " classes"], Int64[np.ndarray, " classes"]],
-) -> Bool[np.ndarray, "concepts classes"]:
-    """Where the shares of two parts differ by more than twice the standard error of their difference.
-
-    It is sqrt(p (1 - p) (1 / n + 1 / m)) with n and m images of the class and p the share of all n + m with the
-    concept: the error if both parts were drawn from the same images. Drawn so, about 1 of 20 pairs differs by as much.
-
-    Args:
-        counts: of the two parts, images of class k with bit c. sizes: images of each class.
-
-    Returns:
-        [C, K]; False for a class without images of one part.
-    """
-    n, m = (np.where(size > 0, size, np.nan) for size in sizes)
-    both = (counts[0] + counts[1]) / (n + m)
-    return np.abs(counts[0] / n - counts[1] / m) > 2 * np.sqrt(both * (1 - both) * (1 / n + 1 / m))
 
 
 def _mean(values: np.ndarray) -> float | None:

@@ -322,7 +322,7 @@ class CodeStatistics:
 def measure(codes: Codes, part: PartName) -> CodeStatistics:
     """Counts and scores; raises ConceptError for a label that is no class."""
     (train, trained), (counts, sizes) = part_counts(codes, "train"), part_counts(codes, part)
-    scores = score(codes, scored=part, top=1) if trained.any() and sizes.any() else None
+    scores = score(codes, scored=part) if trained.any() and sizes.any() else None
     if scores is None:
         rows = codes.rows("train")
         rows = rows if len(rows) else np.arange(len(codes))
