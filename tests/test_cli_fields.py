@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from htaf.cli.fields import expanded, of_flags
+from htaf.cli.training import expanded, of_flags
 from htaf.training.families import FAMILIES
 from htaf.training.runs import open_run
 

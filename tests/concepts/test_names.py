@@ -18,14 +18,7 @@ from sklearn.metrics import balanced_accuracy_score
 from htaf.concepts.codes import ConceptError, codes_key, codes_of
 from htaf.concepts.heads import edited
 from htaf.concepts.naming.by_attributes import name_by_attributes, play, splits
-from htaf.concepts.naming.files import (
-    RENAMED,
-    earlier_names,
-    read_names,
-    seal_of,
-    status_of,
-    write_names,
-)
+from htaf.concepts.naming.files import RENAMED, earlier_names, read_names, seal_of, status_of, write_names
 from htaf.data.attributes import Attributes
 from htaf.data.reading import DataError
 from made_pages import made_codes

@@ -11,18 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_askers import (
-    HOSTILE,
-    Counted,
-    ListsClasses,
-    SortsAllAlike,
-    TableModel,
-    job,
-    made,
-    named,
-    read_lists,
-    shares,
-)
+from made_askers import HOSTILE, Counted, ListsClasses, SortsAllAlike, TableModel, job, made, named, read_lists, shares
 from pydantic import ValidationError
 
 from htaf._ground.console import visible

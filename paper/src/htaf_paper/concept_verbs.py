@@ -20,15 +20,7 @@ from htaf._ground.console import (
     tell,
 )
 from htaf._ground.files import LOCK, check_output_folder, check_place
-from htaf.cli.concepts import (
-    CodesDir,
-    Out,
-    ScoredPart,
-    image_run,
-    offering_parts,
-    own_images,
-    show_accuracies,
-)
+from htaf.cli.concepts import CodesDir, Out, ScoredPart, image_run, offering_parts, own_images, show_accuracies
 from htaf.cli.flags import DataDir, Json, MethodOfRun, RunDir
 
 if TYPE_CHECKING:

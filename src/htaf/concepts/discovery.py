@@ -37,8 +37,8 @@ class Discovery:
 
     Attributes:
         run: the trained network. codes: the bits of all images. page: open it in a browser.
-        summary: as JSON values: accuracies, "dead" concepts, "steps" with the seconds of each, "names"; "example", the id of a
-            test image and its file, None of a set that has no files.
+        summary: as JSON values: accuracies, "dead" concepts, "steps" with the seconds of each, "names"; "example", the
+            id of a test image and its file, None of a set that has no files.
     """
 
     run: Run
