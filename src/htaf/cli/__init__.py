@@ -1,4 +1,4 @@
-"""The command `htaf`: its verbs are the table in `verbs.py`, one file for each group of them."""
+"""The command `htaf`: every verb is a row of a table; its file is imported when the verb is run."""
 
 from __future__ import annotations
 

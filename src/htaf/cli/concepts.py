@@ -1,4 +1,4 @@
-"""`htaf concepts extract|score`: what the bits of a run of `htaf train icbm` mean."""
+"""`htaf concepts VERB` and `htaf explore`: what the bits of a run of `htaf train icbm` mean."""
 
 from __future__ import annotations
 
@@ -411,7 +411,8 @@ def sparse(
     if codes is None or save_run is not None:
         images = own_images(opened, data_dir, "give --codes alone, without --save-run")
     own = codes_of_run(opened, codes, images, out / CODES, True)
-    say_choosing(part)
+    if part in CHOOSING:
+        say_notes([f"the {part} part {CHOOSING[part]} the heads: its accuracy is too high, the test part's is not"])
     found, heads = scored_heads(own, (*limits, None), part=part, seed=seed, progress=tell)
     result = {"run": str(run), "key": opened.record["key"], **found}
     write_atomic(out / RESULT, to_json(result))
@@ -463,12 +464,6 @@ def codes_of_run(run: Run, given: Path | None, images: Any, out: Path, progress:
         )
     expect_same_weights(run, codes, given)
     return codes
-
-
-def say_choosing(part: str) -> None:
-    """A note where the images of a part choose the heads."""
-    if part in CHOOSING:
-        say_notes([f"the {part} part {CHOOSING[part]} the heads: its accuracy is too high, the test part's is not"])
 
 
 def _saved(run: Run, out: Path, found: SparseHead, images: Any) -> dict[str, Any]:

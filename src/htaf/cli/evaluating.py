@@ -1,4 +1,4 @@
-"""`htaf evaluate`: the smooth and the exact network of a run, measured."""
+"""`htaf evaluate` and `htaf report`: the smooth and the exact network of a run, measured, and the report of a table."""
 
 from __future__ import annotations
 

@@ -166,10 +166,6 @@ def _what_if_json(changed: WhatIf, changes: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _figure(value: float | None, digits: int = 3) -> str:
-    return "" if value is None else f"{value:.{digits}f}"
-
-
 def _said(rule: object, faithful: bool | None) -> str:
     """A rule in words, with a word where it is not to be relied on."""
     doubt = {True: "", False: "not faithful: ", None: "not tested: "}[faithful]
@@ -230,7 +226,7 @@ def _show_rules(found: Explanation, rules: list[BitRule], most: int, *, faithful
 def _fidelity(rule: BitRule) -> tuple[str, str]:
     about = rule.fidelity
     assert about is not None
-    return _figure(about.balanced) or "-", f"{about.accuracy:.3f} ({about.majority:.3f})"
+    return "-" if about.balanced is None else f"{about.balanced:.3f}", f"{about.accuracy:.3f} ({about.majority:.3f})"
 
 
 def _show_importance(found: Importance) -> None:

@@ -1,4 +1,4 @@
-"""`htaf pack` and `htaf export`: the hardened network of a run as one file for inference."""
+"""`htaf pack`, `export`, `verify` and `push`: the hardened network of a run as a file, checked; a run shared."""
 
 from __future__ import annotations
 

@@ -1,7 +1,10 @@
-"""How often bits are set: by class, in pairs, over any number of images.
+"""How often bits are set, by class and in pairs, and what that says: groups of classes, concepts that say the same.
 
-Everything here streams: a part of the rows is read, turned on its side (one row of bits a concept) and counted by
+Counting streams: a part of the rows is read, turned on its side (one row of bits a concept) and counted by
 `htaf.functional.count_common_bits`, so that memory does not grow with the number of images. Counts are exact integers.
+
+A sorting is a number for each class or image: 1 where the first label of a name was chosen, 0 where the second, 0.5
+where it was left out.
 """
 
 from __future__ import annotations

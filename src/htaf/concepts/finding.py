@@ -1,4 +1,7 @@
-"""A concept of one's own in a classifier, from rows that have it and rows that do not: its bit and its direction."""
+"""A concept of one's own in a classifier, from rows that have it and rows that do not: its bit and its direction.
+
+For a run on images also what was found in plain words and pictures.
+"""
 
 from __future__ import annotations
 

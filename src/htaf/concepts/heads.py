@@ -1,4 +1,7 @@
-"""Linear heads on concepts: dense ones, sparse ones with so many weights a class, edited ones."""
+"""Linear heads on concepts: dense ones, sparse ones with so many weights a class, edited ones.
+
+How many concepts a class and a decision draw on (NEC and NCC of a head), and how many suffice.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,14 @@
-"""What a client of a language model is, and the one that asks an OpenAI-compatible server through openai's SDK.
+"""A client of language models: it asks an OpenAI-compatible server, through openai's SDK, for JSON of a given form.
 
-A reply that was used is kept on disk, so that nothing is paid twice; calls have a limit, checked before each.
+    class Answer(pydantic.BaseModel):
+        animal: str
+
+    with ServerClient("gpt-4o-mini", cache=default_cache()) as client:
+        reply = client.ask([{"role": "user", "content": "Which animal barks? Reply with JSON."}], Answer)
+
+The content of a message is a text or a list of parts (`text_part`, `picture_part`), as OpenAI's chat completions have
+them. Text that others wrote is put into a prompt as a JSON string (`quoted`): it can neither end its line nor hide. A
+reply that was used is kept on disk, so that nothing is paid twice; calls have a limit, checked before each.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Maps over pictures, of the images of a concept or the concepts of an image."""
+"""Maps over pictures, of the images of a concept or the concepts of an image; the images behind codes, by their ids."""
 
 from __future__ import annotations
 

@@ -66,14 +66,10 @@ def remove_stale(out: Path, kept: set[str]) -> None:
             file.unlink(missing_ok=True)
     with suppress(OSError):
         (out / DATA / FULL).rmdir()  # where it is empty
-    ours = {Path(name).name for name in kept} | {MARK}
+    ours = {*kept, MARK}
     for left in [*out.glob(".*"), *out.glob(f"{DATA}/.*"), *out.glob(f"{DATA}/{FULL}/.*")]:
         whole = left.name[1:].rpartition(".")[0]  # `write_atomic` writes .NAME.RANDOM
-        if left.name != MARK and (
-            whole in ours
-            or whole.startswith(("sprite-", "bits-", "ids-", "texts-", "maps-"))
-            or left.parent.name == FULL
-        ):
+        if left.parent != out or whole in ours:
             left.unlink(missing_ok=True)
 
 
