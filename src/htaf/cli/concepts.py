@@ -410,7 +410,7 @@ def sparse(
     images: Any = None
     if codes is None or save_run is not None:
         images = own_images(opened, data_dir, "give --codes alone, without --save-run")
-    own = codes_of_run(opened, codes, images, out / CODES, True)
+    own = codes_of_run(opened, codes, images, out / CODES)
     if part in CHOOSING:
         say_notes([f"the {part} part {CHOOSING[part]} the heads: its accuracy is too high, the test part's is not"])
     found, heads = scored_heads(own, (*limits, None), part=part, seed=seed, progress=tell)
@@ -439,7 +439,7 @@ def limits_of(run: Run, nec: tuple[int, ...]) -> list[int]:
     return [*dict.fromkeys(nec or [n for n in DEFAULT if n < size] or [size])]
 
 
-def codes_of_run(run: Run, given: Path | None, images: Any, out: Path, progress: bool) -> Codes:
+def codes_of_run(run: Run, given: Path | None, images: Any, out: Path) -> Codes:
     """The codes that are given, or those of the run's images, made or finished in a folder.
 
     Raises:
@@ -454,7 +454,7 @@ def codes_of_run(run: Run, given: Path | None, images: Any, out: Path, progress:
             f"{run.path} is a plain network (method relu), which has no bits: expected a run of a method with a step"
         )
     if given is None:
-        return extract(run, images, out, progress=progress).codes()
+        return extract(run, images, out, progress=True).codes()
     codes = open_codes(given)
     settings = codes.info.get("settings", {})
     if settings.get("what") != "extraction" or settings.get("run") != run.record["key"]:

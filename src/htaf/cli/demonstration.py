@@ -32,21 +32,21 @@ EPOCHS_OF_NETWORKS = 30
 METHODS = {"htaf": "HTAF", "ste": "straight-through", "ss": "scaled sigmoid"}
 
 
-def run_demo(out: Path, *, seed: int = 0, progress: bool = True) -> list[dict[str, Any]]:
+def run_demo(out: Path, *, seed: int = 0) -> list[dict[str, Any]]:
     """Train, harden and compare; writes demo.json, demo.png and one run folder a method under `out`, the report
     of the first beside baselines.
 
     Returns:
         One row a method: test accuracy of the smooth and the exact network, the gap in points, seconds.
     """
-    table, running = load("digits"), Running(progress=progress)
+    table, running = load("digits"), Running(progress=True)
     rows, runs = [], []
     for method, label in METHODS.items():
         recipe = tabular_mlp().replace(method=method, epochs=EPOCHS_OF_NETWORKS)
         with thread_count(default_threads(recipe)):
             run = fit(recipe, table, out / method, seed=seed, source={"name": "digits"}, running=running)
         if method == "htaf":
-            report_once(run, table, shown=progress)
+            report_once(run, table)
         smooth, exact = (run.record["metrics"][k]["test"]["accuracy"] for k in ("smooth", "exact"))
         rows.append(
             {
@@ -64,7 +64,7 @@ def run_demo(out: Path, *, seed: int = 0, progress: bool = True) -> list[dict[st
     return rows
 
 
-def run_concepts(out: Path, *, seed: int = 0, progress: bool = True) -> dict[str, Any]:
+def run_concepts(out: Path, *, seed: int = 0) -> dict[str, Any]:
     """Train an implicit concept bottleneck model, as `discover`, whose summary it returns; its concepts have names from
     a table of strokes."""
     recipe = ready_recipe("icbm", "small").replace(depth=10, concepts=CONCEPTS, epochs=EPOCHS)
@@ -72,7 +72,7 @@ def run_concepts(out: Path, *, seed: int = 0, progress: bool = True) -> dict[str
     def name(codes: Codes, file: Path) -> None:
         write_names(name_by_attributes(codes, load_attributes("digits")), file, codes=codes_key(codes))
 
-    return discover("digits", out, recipe, seed=seed, name=name, shown=Shown(detailed=0), progress=progress).summary
+    return discover("digits", out, recipe, seed=seed, name=name, shown=Shown(detailed=0), progress=True).summary
 
 
 def _picture(rows: list[dict[str, Any]], run: Run, table: Table, seed: int) -> bytes:

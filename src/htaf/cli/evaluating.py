@@ -161,14 +161,14 @@ def report(
     return say(f"report: {run / PAGE}")
 
 
-def report_once(run: Run, table: Table, *, baselines: bool = True, shown: bool = True) -> None:
+def report_once(run: Run, table: Table, *, baselines: bool = True) -> None:
     """The report of a training that has just ended, where it has none; a failure is a note, and costs nothing."""
     from htaf.tables.report.writing import PAGE, has_report, write_report
 
     if has_report(run):
         return
     try:
-        with progress("report", 4, shown=shown) as advance:
+        with progress("report", 4) as advance:
             write_report(run, table, baselines=baselines, progress=lambda name: advance(1, f"baseline {name}"))
     except Exception as error:
         say_notes([f"no {PAGE}, the run itself is whole: {first_line(error)}; htaf report {run.path} writes it"])

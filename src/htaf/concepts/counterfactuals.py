@@ -14,6 +14,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from htaf.concepts.codes import Codes, ConceptError
 
+MARGIN = 1e-4  # of a logit: beyond the rounding of a float32 matrix product
 SLACK = 1e-5  # the solver takes a constraint for met that is missed by 1e-6; ten times that is on the safe side
 
 
@@ -45,12 +46,10 @@ class Counterfactual:
         return None if self.concepts is None else len(self.concepts)
 
 
-def counterfactual(
-    codes: Codes, row: int, target: int | None = None, *, margin: float = 1e-4, time_limit: float = 10.0
-) -> Counterfactual:
-    """The smallest set of bits whose flip gives `target` the highest logit, by `margin` or more.
+def counterfactual(codes: Codes, row: int, target: int | None = None, *, time_limit: float = 10.0) -> Counterfactual:
+    """The smallest set of bits whose flip gives `target` the highest logit, by 1e-4 or more.
 
-    minimise sum z over z in {0, 1}^C with gap_k + sum_j step_kj z_j >= margin for every other class k, where
+    minimise sum z over z in {0, 1}^C with gap_k + sum_j step_kj z_j >= 1e-4 for every other class k, where
     gap_k = logit of target - logit of k and step_kj is what flipping bit j adds to it. A greedy set bounds the optimum
     from above; from below, each competitor alone needs its largest steps. Where the bounds differ, the integer program
     is solved (HiGHS).
@@ -59,12 +58,11 @@ def counterfactual(
         codes: images and head.
         row: of the image.
         target: a class; None: the image's label.
-        margin: > 0, in logits: beyond the rounding of a float32 matrix product.
         time_limit: seconds for the integer program, about; 0 keeps the two bounds.
     Returns:
         the flips; after them np.argmax of the logits is the target.
     Raises:
-        ConceptError: no such row or class, an image without label where target is None, a margin <= 0.
+        ConceptError: no such row or class, an image without label where target is None, a time limit below 0.
     """
     classes = len(codes.bias)
     if not 0 <= row < len(codes):
@@ -74,8 +72,8 @@ def counterfactual(
         raise ConceptError(f"row {row} has no label: expected a target")
     if not 0 <= goal < classes:
         raise ConceptError(f"expected a class in 0 to {classes - 1}, got {goal}")
-    if not (margin > 0 and time_limit >= 0):
-        raise ConceptError(f"expected margin > 0 and time_limit >= 0, got {margin} and {time_limit}")
+    if not time_limit >= 0:
+        raise ConceptError(f"expected time_limit >= 0, got {time_limit}")
     bits = codes.unpack(np.array([row]))[0].astype(np.float64)
     weight = codes.weight.astype(np.float64)
     others = np.delete(np.arange(classes), goal)
@@ -91,13 +89,13 @@ def counterfactual(
         chosen = tuple(np.flatnonzero(flipped).tolist())
         return Counterfactual(row, goal, chosen, True, len(chosen) == lower, lower, _margin(gap + step @ flipped))
 
-    lower = _lower(gap, step, margin)
+    lower = _lower(gap, step)
     if lower is None:
         return found(None, 0, feasible=False)
-    best = _greedy(gap, step, margin)
+    best = _greedy(gap, step)
     if (best is not None and best.sum() == lower) or not time_limit:
         return found(best, lower, feasible=None)
-    answer, bound = _exact(gap, step, margin, lower, best, time_limit)
+    answer, bound = _exact(gap, step, lower, best, time_limit)
     if answer is not None and (best is None or answer.sum() < best.sum()):
         best = answer
     if best is None and bound is None:
@@ -109,38 +107,38 @@ def _margin(gap: Float64[np.ndarray, " others"]) -> float:
     return float(gap.min()) if len(gap) else float("inf")
 
 
-def _lower(gap: np.ndarray, step: np.ndarray, margin: float) -> int | None:
+def _lower(gap: np.ndarray, step: np.ndarray) -> int | None:
     """The most flips that a single competitor needs; None where one can never be passed."""
     helpful = -np.sort(-np.maximum(step, 0), axis=1)
     reach = gap[:, None] + np.concatenate([np.zeros((len(gap), 1)), helpful.cumsum(1)], axis=1)
-    enough = reach >= margin - 1e-9  # rounding of the sum must never make the bound too high
+    enough = reach >= MARGIN - 1e-9  # rounding of the sum must never make the bound too high
     if not enough[:, -1].all():
         return None
     return int(enough.argmax(1).max(initial=0))
 
 
-def _greedy(gap: np.ndarray, step: np.ndarray, margin: float) -> Bool[np.ndarray, " concepts"] | None:
+def _greedy(gap: np.ndarray, step: np.ndarray) -> Bool[np.ndarray, " concepts"] | None:
     """Flips one at a time, each the one that lowers the summed shortfall most; then those not needed are undone."""
     flipped = np.zeros(step.shape[1], dtype=bool)
-    now, short = gap.copy(), np.maximum(margin - gap, 0).sum()
+    now, short = gap.copy(), np.maximum(MARGIN - gap, 0).sum()
     while short > 0:
-        after = np.maximum(margin - (now[:, None] + step), 0).sum(0)
+        after = np.maximum(MARGIN - (now[:, None] + step), 0).sum(0)
         after[flipped] = np.inf
         best = int(after.argmin()) if len(after) else 0
         if not len(after) or after[best] >= short:
             return None
         flipped[best] = True
         now = gap + step @ flipped
-        short = np.maximum(margin - now, 0).sum()
+        short = np.maximum(MARGIN - now, 0).sum()
     for concept in np.flatnonzero(flipped):
         flipped[concept] = False
-        if not (gap + step @ flipped >= margin).all():
+        if not (gap + step @ flipped >= MARGIN).all():
             flipped[concept] = True
     return flipped
 
 
 def _exact(
-    gap: np.ndarray, step: np.ndarray, margin: float, lower: int, known: np.ndarray | None, seconds: float
+    gap: np.ndarray, step: np.ndarray, lower: int, known: np.ndarray | None, seconds: float
 ) -> tuple[Bool[np.ndarray, " concepts"] | None, int | None]:
     """A set that meets the constraints to the last bit, or None; and a proven lower bound, None where infeasible.
 
@@ -153,7 +151,7 @@ def _exact(
     most: Any = np.append(np.full(len(gap), np.inf), upper)
     bound = lower
     for more in (0.0, SLACK):
-        least: Any = np.append(margin - gap + more, lower)
+        least: Any = np.append(MARGIN - gap + more, lower)
         solved = milp(
             np.ones(concepts),
             constraints=LinearConstraint(rows, least, most),
@@ -168,6 +166,6 @@ def _exact(
         if solved.x is None:
             return None, bound
         answer = solved.x > 0.5
-        if (gap + step @ answer >= margin).all():
+        if (gap + step @ answer >= MARGIN).all():
             return answer, bound
     return None, bound

@@ -103,9 +103,7 @@ def contributing(
     return {"classes": counted / (len(inputs) * classes), "predicted": of_predicted / len(inputs)}
 
 
-def sparsity(
-    codes: Codes | Features, means: Float[np.ndarray, " concepts"], *, coverage: float = COVERAGE, most: int = 500
-) -> dict[str, Any]:
+def sparsity(codes: Codes | Features, means: Float[np.ndarray, " concepts"], *, most: int = 500) -> dict[str, Any]:
     """NEC and NCC of the head of some codes.
 
     NCC is taken of the bits, or soft values, less their means, w_kj (c_ij - mean_j): so a concept that an image lacks
@@ -115,7 +113,6 @@ def sparsity(
     Args:
         codes: the images that are counted.
         means: [C], such as the training part's.
-        coverage: as `contributing`.
         most: images, evenly spaced, that NCC is counted on.
 
     Returns:
@@ -123,12 +120,12 @@ def sparsity(
     """
     rows = np.unique(np.linspace(0, len(codes) - 1, min(len(codes), most)).astype(np.int64)) if len(codes) else []
     inputs = codes.unpack(np.asarray(rows, np.int64)).astype(np.float64) - means
-    found = contributing(codes.weight, inputs, codes.bias + codes.weight @ means, coverage=coverage)
+    found = contributing(codes.weight, inputs, codes.bias + codes.weight @ means)
     return {
         "nec": effective(codes.weight),
         "ncc": found["classes"],
         "ncc_predicted": found["predicted"],
-        "coverage": coverage,
+        "coverage": COVERAGE,
         "images": len(rows),
     }
 

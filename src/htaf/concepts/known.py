@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from htaf._ground.console import progress as progress_of
 from htaf._ground.files import regular, write_atomic
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.extract import Device, choose_device
+from htaf.concepts.extract import choose_device
 from htaf.data.images import ImagePreprocessor, Images, Part
 from htaf.training.runs import Run
 from htaf.training.runs.data import rows_of
@@ -86,12 +86,12 @@ def watched(net: Any, seen: list[Tensor]) -> Iterator[None]:
         handle.remove()
 
 
-def keep_known(run: Run, images: Images, *, device: Device = "auto", progress: bool = False) -> None:
+def keep_known(run: Run, images: Images, *, progress: bool = False) -> None:
     """Write the file of a run, unless it is there; without validation images there is none.
 
     Args:
         run: of `htaf train icbm`. images: those that it was trained on.
-        device: where the backbone runs, if what it gives is not at hand. progress: show a bar on the error stream.
+        progress: show a bar on the error stream.
 
     Raises:
         RunError: other images, or a damaged run. DataError: an image is gone. OSError: it cannot be written.
@@ -100,7 +100,7 @@ def keep_known(run: Run, images: Images, *, device: Device = "auto", progress: b
     chosen = [_spread(rows[part][1], most) for part, most in (("train", KEPT), ("validation", CALIBRATING))]
     if not all(map(len, chosen)) or _metadata(run) is not None:
         return
-    found = _features(run, images.train, torch.cat(chosen), device, progress)
+    found = _features(run, images.train, torch.cat(chosen), progress)
     learned, held = np.split(_of_length_1(found), [len(chosen[0])])
     learned = learned.astype(np.float16)
     names = images.train.names
@@ -156,7 +156,7 @@ def _spread(rows: Tensor, most: int) -> Tensor:
 
 
 @torch.no_grad()
-def _features(run: Run, part: Part, rows: Tensor, device: Device, progress: bool) -> Float32[np.ndarray, "rows f"]:
+def _features(run: Run, part: Part, rows: Tensor, progress: bool) -> Float32[np.ndarray, "rows f"]:
     """What the backbone gives of these rows, as it is kept of a frozen one, else computed."""
     net: Any = run.model()
     known = run.preprocessor()
@@ -165,7 +165,7 @@ def _features(run: Run, part: Part, rows: Tensor, device: Device, progress: bool
         store = FeatureStore.kept(key_of(net, run.record["model"], known, part, part.fingerprint()), rows)
         if store is not None:
             return store.batch(rows).numpy()
-    on = choose_device(device)
+    on = choose_device("auto")
     net = net.to(on)
     found: list[Tensor] = []
     with progress_of("distances to the training images", len(rows), shown=progress) as advance:
