@@ -323,7 +323,7 @@ def test_a_failure_does_not_lose_the_training(
 
     made = trained(tmp_path / "run", table)
     monkeypatch.setattr(writing, "contents", fail)
-    report_once(made, table, baselines=False, shown=False)
+    report_once(made, table, baselines=False)
     said = " ".join(capsys.readouterr().err.split())
     assert re.search(r"no report.html, the run itself is whole: .*no more room; htaf report", said)
     assert open_run(made.path).record["status"] == "finished"

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
 from htaf._ground.console import UsageError, print_csv, print_json, say, say_notes, say_unread
 from htaf._ground.errors import counted, listed
 from htaf._ground.files import check_output, frame_csv, write_atomic
-from htaf.cli.flags import AT_HUB, Columns, File, Json, MethodOfRun, opened_run
+from htaf.cli.flags import AT_HUB, Columns, File, Json, MethodOfRun
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,7 +93,7 @@ def predict(
         raise UsageError(f"- is for a run on a table, {run} was trained on images: give files or a folder")
     return _predict_images(
         run, network, inputs, out,
-        exact=not smooth, method=method, bits=bits, explain=explain, names=names, strict=strict, json=json,
+        exact=not smooth, bits=bits, explain=explain, names=names, strict=strict, json=json,
     )  # fmt: skip
 
 
@@ -196,8 +196,7 @@ def _foreign(files: Sequence[Path], network: Run | PackedRun) -> list[str]:
 
 
 def _predict_images(
-    run: Path, network: Run | PackedRun, inputs: tuple[Path, ...], out: Path | None, *, exact: bool,
-    method: str | None, bits: bool, explain: bool, names: Path | None, strict: bool, json: bool,
+    run: Path, network: Any, inputs: tuple[Path, ...], out: Path | None, *, exact: bool, bits: bool, explain: bool, names: Path | None, strict: bool, json: bool,
 ) -> None:  # fmt: skip
     from htaf.data.image_reading import image_files
     from htaf.data.reading import DataError, listed
@@ -210,10 +209,9 @@ def _predict_images(
     if bits or explain:
         from htaf.concepts.reasons import predict_with_bits
 
-        known_run = opened_run(run, method)
-        known = [] if names is None else _names_of(known_run, names)
+        known = [] if names is None else _names_of(network, names)
         frame, reasons = predict_with_bits(
-            known_run, files, bits=bits, explain=explain, names=known, strict=strict, watching=watching
+            network, files, bits=bits, explain=explain, names=known, strict=strict, watching=watching
         )
         frame = frame.reset_index()
         say_notes(_of_reasons(frame, reasons) if explain else [])
@@ -231,15 +229,14 @@ def _predict_images(
                     "FILE writes names in their place"
                 ]
             )
-    elif training is None:
-        predict: Any = network.predict_images
-        frame = predict(files, strict=strict, **({} if run.is_file() else {"exact": exact})).reset_index()
+    elif run.is_file():
+        frame = network.predict_images(files, strict=strict).reset_index()
     else:
         from htaf.training.runs.predictions import of_images
 
-        net, preprocessor = cast(Any, network).model(exact=exact), cast(Any, network).preprocessor()
+        net = network.model(exact=exact)
         with watching(net):
-            frame = of_images(net, preprocessor, files, strict=strict).reset_index()
+            frame = of_images(net, network.preprocessor(), files, strict=strict).reset_index()
     near: list[list[dict[str, Any]]] = [[] for _ in range(len(frame))]
     if training is not None and seen:
         frame, near = _beside_known(frame, training, seen, explain)

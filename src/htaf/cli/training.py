@@ -173,11 +173,6 @@ def _shown(field: str, value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value) or "none"
 
 
-def _given(flags: Any) -> dict[str, Any]:
-    """The flags that were given, flat."""
-    return {k: v for part in vars(flags).values() for k, v in vars(part).items() if v is not None}
-
-
 def _changed(
     family: Family, base: Recipe, changes: Mapping[str, Any], step: StepFactory | None
 ) -> tuple[Recipe, tuple[str, ...]]:
@@ -235,10 +230,6 @@ class RunFlags:
             raise UsageError(f"--threads must be in 1 to {MOST_THREADS}, got {self.threads}")
         if self.devices * self.nodes > 1:
             raise UsageError("--threads is of one process: with several set OMP_NUM_THREADS")
-
-    def as_running(self, **more: Any) -> Running:
-        """As a training takes them; more: its other fields."""
-        return Running(progress=True, devices=self.devices, nodes=self.nodes, **more)
 
     def parent(self, family: str, step: StepFactory | None) -> Any:
         """The run to continue, if any."""
@@ -429,14 +420,17 @@ def command_of(family: Family, shown: set[str] | None = None) -> Callable[..., N
         running: Any = of_run(),  # noqa: B008
         json: Json = False,
     ) -> None:
-        changes = _given(overrides)
+        changes = {k: v for part in vars(overrides).values() for k, v in vars(part).items() if v is not None}
         chosen = _chosen(family, recipe, data, changes, running)
         if seeds < 1:
             raise UsageError(f"--seeds must be >= 1, got {seeds}")
         for one in (seed, seed + seeds - 1):
             check_seed(one)
         reading = {"workers": given.workers} if isinstance(given, ImageFlags) else {}
-        how = running.as_running(device=device, checkpoint_seconds=given.checkpoint_seconds, **reading)
+        how = Running(
+            progress=True, devices=running.devices, nodes=running.nodes, device=device,
+            checkpoint_seconds=given.checkpoint_seconds, **reading,
+        )  # fmt: skip
         records: list[dict[str, Any]] = []
         for one in range(seed, seed + seeds):
             folder = out if seeds == 1 else out / f"seed-{one}"
