@@ -92,9 +92,8 @@ def predict(
     if any(str(place) == "-" for place in inputs):
         raise UsageError(f"- is for a run on a table, {run} was trained on images: give files or a folder")
     return _predict_images(
-        run, network, inputs, out,
-        exact=not smooth, bits=bits, explain=explain, names=names, strict=strict, json=json,
-    )  # fmt: skip
+        run, network, inputs, out, exact=not smooth, bits=bits, explain=explain, names=names, strict=strict, json=json
+    )
 
 
 def _names_of(run: Run, file: Path) -> list[Any]:
@@ -196,7 +195,8 @@ def _foreign(files: Sequence[Path], network: Run | PackedRun) -> list[str]:
 
 
 def _predict_images(
-    run: Path, network: Any, inputs: tuple[Path, ...], out: Path | None, *, exact: bool, bits: bool, explain: bool, names: Path | None, strict: bool, json: bool,
+    run: Path, network: Any, inputs: tuple[Path, ...], out: Path | None, *, exact: bool, bits: bool, explain: bool,
+    names: Path | None, strict: bool, json: bool,
 ) -> None:  # fmt: skip
     from htaf.data.image_reading import image_files
     from htaf.data.reading import DataError, listed
