@@ -43,7 +43,7 @@ ORDER = [
 BUDGETS = {
     "_ground": 1_326,
     "cli": 3_679,
-    "concepts": 8_362,
+    "concepts": 8_334,
     "core": 4_983,
     "data": 6_977,
     "language": 2_465,
@@ -55,7 +55,7 @@ BUDGETS = {
     "": 600,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 58_370, ("tests", "paper/tests"): 50_002, ("paper/src",): 14_000}
+TOTALS = {("src/htaf",): 58_342, ("tests", "paper/tests"): 50_003, ("paper/src",): 14_000}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 

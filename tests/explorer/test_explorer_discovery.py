@@ -193,11 +193,12 @@ def test_time_is_kept_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     real = contents.counterfactual
     monkeypatch.setattr(contents.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(contents, "counterfactual", slow)
-    found, wrong = counterfactuals_of(shown, 4.0, advance=done.append)
+    found = counterfactuals_of(shown, 4.0, advance=done.append)
+    wrong = ((shown.labels >= 0) & (shown.labels != shown.exact)).sum()
     assert (len(found), asked) == (4, [0] * 4)
-    assert wrong == ((shown.labels >= 0) & (shown.labels != shown.exact)).sum() > 4
+    assert wrong > 4
     asked.clear()
-    found, wrong = counterfactuals_of(shown, 1e9, advance=done.append)
+    found = counterfactuals_of(shown, 1e9, advance=done.append)
     assert len(found) == wrong
     assert all(one["proven"] for one in found.values())
     assert set(asked) <= {0, 2.0}

@@ -32,7 +32,7 @@ from htaf.concepts.explorer.build import Pixels, build_page
 from htaf.concepts.explorer.shown import Heading, Items
 from htaf.concepts.finding import Found, find_concept
 from htaf.concepts.heads import Head, edited, edits_of, sparse_heads
-from htaf.concepts.reasons import SHOWN, Reasons, reasons_of
+from htaf.concepts.reasons import SHOWN, reasons_of
 from htaf.models.icbm import ICBM
 from htaf.training.families.icbm import ICBMNetwork, frozen
 
@@ -304,16 +304,13 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
             of the other), "concept", "on" and "worth", what the margin loses if this bit is flipped. As the head is
             linear, this is exact. A bit that is off can be a reason too.
         """
-        found = self._reasons(bits := self.concepts(X))
+        found = reasons_of(bits := self.concepts(X), self.head_.weight, self.head_.bias)
         lines = [
             (row, self.classes_[found.predicted[row]], self.classes_[found.runner_up[row]], found.margin[row],
              concept, bool(bits[row, concept]), found.worth[row, concept])
             for row in range(len(bits)) for concept in found.strongest(row, most)
         ]  # fmt: skip
         return pd.DataFrame(lines, columns=["row", "prediction", "runner_up", "margin", "concept", "on", "worth"])
-
-    def _reasons(self, bits: UInt8[np.ndarray, "rows concepts"]) -> Reasons:
-        return reasons_of(bits, self.head_.weight, self.head_.bias)
 
     def edited(self, off: Sequence[tuple[Any, int | np.integer]]) -> ConceptBottleneck:
         """A new classifier of the same bits, of which some classes no longer draw on some: head weights of 0.

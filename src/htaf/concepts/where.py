@@ -304,7 +304,7 @@ def _drawn(
     bits, lines = codes.unpack(rows), []
     for first in range(0, len(rows), BATCH):
         some = rows[first : first + BATCH]
-        ids = _ids(codes, some)
+        ids = [codes.ids[int(row)] for row in some]
         for place, (row, one, found_of) in enumerate(
             zip(some.tolist(), ids, maps.of(ids, concepts), strict=True), first
         ):
@@ -325,10 +325,6 @@ def _drawn(
                 }  # fmt: skip
                 lines.append(line)
     return lines
-
-
-def _ids(codes: Codes, rows: np.ndarray) -> list[str]:
-    return [codes.ids[int(row)] for row in rows]
 
 
 def _on(codes: Codes, concept: int, part: PartName) -> Int64[np.ndarray, " rows"]:

@@ -32,6 +32,7 @@ from htaf.concepts.explorer.folder import (
 )
 from htaf.concepts.explorer.shown import Heading, Items, Shown
 from htaf.concepts.regions import Map
+from htaf.concepts.scores import dead_row, summary
 from htaf.concepts.where import AGAINST, BATCH, FOR, STRENGTH, Maps, expect_bit
 from htaf.data.reading import DataError
 from htaf.training.runs import content_hash, write_atomic
@@ -122,6 +123,8 @@ def build_page(
     led = contents.discovery_of(codes, seen, drawn, found, kept)
     named = [entry for entry in names or () if entry.get("name")]
     told = [entry["concept"] for entry in named if entry.get("verified")] or [entry["concept"] for entry in named]
+    dead = [dead_row(int(found.dead.sum()), items.kind)]
+    scores = dead if found.scores is None else summary(found.scores, items.kind)
     head: dict[str, Any] = {
         "format": FORMAT,
         "key": contents.content_key(codes),
@@ -138,7 +141,7 @@ def build_page(
         "parts": {name: int((codes.parts == number).sum()) for number, name in enumerate(PARTS)},
         "groups": {"low": LOW, "high": HIGH},
         "few": contents.FEW,
-        "scores": contents.score_objects(found, items.kind),
+        "scores": scores,
         "histogram": contents.histogram(found, items.kind),
         "example": example_row(seen, drawn, found.rates, told),
         "confusions": contents.confusions(codes, part),
@@ -146,7 +149,9 @@ def build_page(
         "notes": [*heading.notes, *contents.notes_of(codes, seen, drawn, found, by_number, items.kind)],
     }
     with claimed(out):
-        flips, wrong = _counterfactuals(seen, seconds, progress)
+        wrong = int(((seen.labels >= 0) & (seen.labels != seen.exact)).sum())
+        with progress_of("counterfactuals", wrong, shown=progress) as advance:
+            flips = counterfactuals_of(seen, seconds, advance=advance)
         if len(flips) < wrong:
             of = f"{len(flips):,} of {wrong:,} misclassified {items.kind}s"
             head["notes"].append(f"counterfactuals were looked for in {of}")
@@ -168,7 +173,8 @@ def build_page(
         files: dict[str, bytes | str] = {**page}
         files |= {f"{DATA}/{name}.js": script(name, value) for name, value in values.items()}
         sprites = [] if head["sprites"] is None else head["sprites"]["files"]
-        full = [] if head["originals"] is None else original_files(head["originals"])
+        rows_in_full = [] if head["originals"] is None else head["originals"]["rows"]
+        full = [f"{DATA}/{FULL}/{row:06d}.webp" for row in rows_in_full]
         drawn_over = [] if head["maps"] is None else [map_file(row) for row in head["maps"]["rows"]]
         remove_stale(out, {*files, *sprites, *full, *drawn_over})
         for name, data in files.items():  # page.js comes last
@@ -208,11 +214,6 @@ def _texts(texts: Mapping[str, str], shown: Codes) -> list[str]:
     return [texts[one] for one in shown.ids]
 
 
-def original_files(said: Mapping[str, Any]) -> list[str]:
-    """The files of a page's images at full size, by what its "originals" say."""
-    return [f"{DATA}/{FULL}/{row:06d}.webp" for row in said["rows"]]
-
-
 def _worth_seeing(shown: Codes, example: int | None, led: Mapping[str, np.ndarray]) -> list[int]:
     """Rows of images: the example, the strongest and the barely on of each concept, mistakes, more of these, typical
     ones, samples of concepts; each once."""
@@ -231,13 +232,6 @@ def _ends(led: Mapping[str, np.ndarray]) -> dict[int, list[int]]:
     for kind, concept, place in np.argwhere(led["strongest"][:2] >= 0).tolist() if "strongest" in led else ():
         found.setdefault(int(led["strongest"][kind, concept, place]), []).append(concept)
     return found
-
-
-def _counterfactuals(shown: Codes, seconds: float, progress: bool) -> tuple[dict[str, dict[str, Any]], int]:
-    """Find counterfactuals, by row; and count the misclassified images."""
-    wrong = int(((shown.labels >= 0) & (shown.labels != shown.exact)).sum())
-    with progress_of("counterfactuals", wrong, shown=progress) as advance:
-        return counterfactuals_of(shown, seconds, advance=advance)
 
 
 def _sprites(

@@ -28,7 +28,7 @@ from htaf.concepts.counts import (
 from htaf.concepts.explorer.folder import packed
 from htaf.concepts.heads import by_importance
 from htaf.concepts.naming.files import seal_of
-from htaf.concepts.scores import dead_row, score, specificity, summary
+from htaf.concepts.scores import score, specificity
 
 CLUSTERED = 2048  # rows at most: the distances of all pairs are kept
 TURNED = 600  # rows up to which neighbouring leaves are turned to each other, which takes long
@@ -76,7 +76,7 @@ def chosen_rows(
 
 def counterfactuals_of(
     shown: Codes, seconds: float, *, advance: Callable[[int], Any] = lambda _: None
-) -> tuple[dict[str, dict[str, Any]], int]:
+) -> dict[str, dict[str, Any]]:
     """The counterfactuals with the label as target, for images that the exact network gets wrong.
 
     First the bounds of all, then proofs, the nearest bounds first, until the time is up.
@@ -87,8 +87,8 @@ def counterfactuals_of(
         advance: is told of each image that is done.
 
     Returns:
-        by the row as text: "target", "concepts" (None: none found), "proven", "lower", "feasible"; and how many wrong
-        images there are, which can be more.
+        by the row as text: "target", "concepts" (None: none found), "proven", "lower", "feasible"; of fewer images
+        where the time is up.
     """
     end = time.monotonic() + seconds
     found: dict[int, Counterfactual] = {}
@@ -105,7 +105,7 @@ def counterfactuals_of(
             break
         found[row] = counterfactual(shown, row, time_limit=min(left, MOST_SECONDS))
         advance(1)
-    return {str(row): _plain(flips) for row, flips in found.items()}, len(wrong)
+    return {str(row): _plain(flips) for row, flips in found.items()}
 
 
 def _settled(flips: Counterfactual) -> bool:
@@ -309,11 +309,6 @@ class CodeStatistics:
         return shares(self.counts, self.sizes)
 
     @property
-    def most_frequent(self) -> float:
-        """Share of the part's labelled images, of which there are some, that the most frequent class has."""
-        return float(self.sizes.max() / self.sizes.sum())
-
-    @property
     def dead(self) -> Bool[np.ndarray, " concepts"]:
         """Always 0 or always 1 in training images."""
         return (self.rates == 0) | (self.rates == 1)
@@ -471,11 +466,6 @@ def confusions(codes: Codes, part: PartName) -> list[list[int]]:
     return wrong[np.argsort(-wrong[:, 2], kind="stable")[:CONFUSIONS]].tolist()
 
 
-def score_objects(found: CodeStatistics, kind: str) -> list[dict[str, Any]]:
-    """What the overview lists. kind: of the items."""
-    return [dead_row(int(found.dead.sum()), kind)] if found.scores is None else summary(found.scores, kind)
-
-
 def histogram(found: CodeStatistics, kind: str) -> dict[str, Any]:
     """Over (concept, class) pairs of the part."""
     if not found.sizes.any():
@@ -523,7 +513,7 @@ def notes_of(
         notes.append(f"the training {kind}s are shown, to which the network was fitted: shares of others differ")
     notes += [f"{int(which.sum()):,} of {classes:,} classes {what}" for which, what in of_classes if which.any()]
     if found.scores is not None and classes > 1:
-        accuracy, chance = found.scores["accuracy"][part]["exact"], found.most_frequent
+        accuracy, chance = found.scores["accuracy"][part]["exact"], float(found.sizes.max() / found.sizes.sum())
         luck = 2 * np.sqrt(chance * (1 - chance) / found.sizes.sum())  # two standard deviations
         if accuracy is not None and accuracy < max(0.3, chance + max(0.2 * (1 - chance), luck)):
             notes.append(

@@ -88,12 +88,13 @@ def build_run_page(
             raise seen
         return seen.pixels(ids).numpy()
 
+    margins = open_folder(folder).margins()
     return build_page(
         found,
         out,
         pixels=pixels,
         names=given,
-        margins=_margins(folder, found),
+        margins=margins if margins is not None and margins.shape == (len(found), found.concepts) else None,
         original=None if isinstance(seen, ConceptError) else seen.original,
         maps=None if isinstance(seen, ConceptError) or not shown.detailed else _maps(run, found, seen, notes),
         shown=shown,
@@ -138,12 +139,6 @@ def _codes(
 def _codes_folder(out: Path, given: Path | None) -> Path:
     named = out if out.name not in ("", "..") else out.resolve()
     return named.with_name(f"{named.name}-codes") if given is None else given
-
-
-def _margins(folder: Path, codes: Codes) -> np.ndarray | None:
-    """The margins of a folder of codes; None where there are none of these images and concepts."""
-    margins = open_folder(folder).margins()
-    return margins if margins is not None and margins.shape == (len(codes), codes.concepts) else None
 
 
 def _maps(run: Run, codes: Codes, seen: Pictures, notes: list[str]) -> Maps | None:
