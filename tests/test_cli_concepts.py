@@ -283,7 +283,7 @@ def test_find_says_what_is_wrong_with_the_images(
         assert got == code, err
         return one_line(err)
 
-    assert "got 10 on both sides" in said("--with", with_, "--without", with_)
+    assert "got one on both sides" in said("--with", with_, "--without", with_)
     copy = tmp_path / "copy"
     shutil.copytree(with_, copy)
     assert "expected other images without the concept than with it, got one on both sides: " in said(

@@ -16,7 +16,6 @@ import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -228,50 +227,27 @@ def _whole(text: str) -> int:
 LOCK = ".lock"
 
 
-@dataclass(frozen=True)
-class FolderKind:
-    """A folder that a verb writes.
-
-    marks: it is one where all of one of these are there. names: what else in it belongs to it, files and folders.
-    """
-
-    marks: tuple[tuple[str, ...], ...]
-    names: tuple[str, ...]
-
-    def known(self, folder: Path) -> bool:
-        """Whether a folder is of this kind."""
-        return any(all((folder / name).exists() for name in mark) for mark in self.marks)
-
-    def owns(self, name: str) -> bool:
-        """Whether a file or folder directly in it belongs to it."""
-        return name.casefold() in {LOCK, *self.names, *(name for mark in self.marks for name in mark)}
-
-
-# rooms above have these names; a test compares
-KINDS = {
-    "run": FolderKind(
-        (("record.json",),),
-        ("model.safetensors", "smooth.safetensors", "preprocessing.json", "metrics.csv",
-         "report.html", "report.json", "checkpoints"),
+# folders that verbs write: all that marks one, and what else in it belongs to it, files and folders; rooms above have
+# these names, a test compares
+KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "run": (
+        ("record.json",),
+        ("model.safetensors", "smooth.safetensors", "preprocessing.json", "metrics.csv", "report.html", "report.json",
+         "checkpoints"),
     ),
-    "folder of codes": FolderKind(
-        (("concepts.json",),), ("head.safetensors", "parts", "names.json", "projection.safetensors"),
-    ),
-    "study": FolderKind((("cells", "outcomes.jsonl"),), ("cells.jsonl", "report.md", "work")),
-    "page": FolderKind(((".htaf-explorer",), ("index.html", "data/page.js")), ("app.js", "app.css", "data")),
-    "folder of scores": FolderKind(
-        (("scores.json",),),
-        ("beside.md", "beside.csv", "codes", "backbone"),
-    ),
-    "folder of sparse heads": FolderKind((("sparse.json",),), ("codes", "backbone")),
-    "folder of maps": FolderKind((("index.jsonl",),), ()),
-    "found concept": FolderKind((("found.json",),), ("images.png",)),
-    "language model": FolderKind(
-        (("htaf_record.json",),),
+    "folder of codes": (("concepts.json",), ("head.safetensors", "parts", "names.json", "projection.safetensors")),
+    "study": (("cells", "outcomes.jsonl"), ("cells.jsonl", "report.md", "work")),
+    "page": ((".htaf-explorer",), ("index.html", "app.js", "app.css", "data")),
+    "folder of scores": (("scores.json",), ("beside.md", "beside.csv", "codes", "backbone")),
+    "folder of sparse heads": (("sparse.json",), ("codes", "backbone")),
+    "folder of maps": (("index.jsonl",), ()),
+    "found concept": (("found.json",), ("images.png",)),
+    "language model": (
+        ("htaf_record.json",),
         ("model.htaf.safetensors", "htaf_gates.safetensors", "config.json", "generation_config.json", "tokenizer.json",
          "tokenizer_config.json", "chat_template.jinja", "work"),
     ),
-    "demonstration": FolderKind((("demo.json",),), ("demo.png",)),
+    "demonstration": (("demo.json",), ("demo.png",)),
 }  # fmt: skip
 
 
@@ -385,14 +361,16 @@ def check_output_folder(
 
 def kind_of(folder: Path) -> str | None:
     """Which of `KINDS` a folder is, by what marks one; None for another folder."""
-    return next((name for name, kind in KINDS.items() if kind.known(folder)), None)
+    return next((kind for kind, (marks, _) in KINDS.items() if all((folder / mark).exists() for mark in marks)), None)
 
 
 def _owner(place: Path) -> tuple[str, Path] | None:
     """The kind, and the folder, to which a file or folder at a place belongs; one's own beside them belong to none."""
     for folder in place.parents:
         if kind := kind_of(folder):
-            return (kind, folder) if KINDS[kind].owns(place.relative_to(folder).parts[0]) else None
+            marks, names = KINDS[kind]
+            owned = place.relative_to(folder).parts[0].casefold() in (LOCK, *marks, *names)
+            return (kind, folder) if owned else None
     return None
 
 

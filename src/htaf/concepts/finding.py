@@ -398,7 +398,7 @@ def read_sides(run: Run, with_: Sequence[Path], without: Sequence[Path]) -> Side
         run: of `htaf train icbm`. with_, without: files and folders.
 
     Raises:
-        ConceptError: a file or an image on both sides, or fewer than 5 images on one. DataError: no images.
+        ConceptError: an image on both sides, or fewer than 5 images on one. DataError: no images.
     """
     preprocessor: Any = run.preprocessor()
     files: list[list[Path]] = []
@@ -415,12 +415,6 @@ def read_sides(run: Run, with_: Sequence[Path], without: Sequence[Path]) -> Side
         notes += left_out
         if len(some) < len(named):
             notes.append(f"{len(some):,} of the {len(named):,} images {side} it are taken, evenly spread by name")
-    both = {file.resolve() for file in files[0]} & {file.resolve() for file in files[1]}
-    if both:
-        raise ConceptError(
-            f"expected other files without the concept than with it, got {len(both):,} on both sides, such as "
-            f"{min(both)}"
-        )
     pixels, problems = preprocessor.read_each([*files[0], *files[1]])
     names = [*map(str, files[0]), *map(str, files[1])]
     own = np.arange(len(names)) < len(files[0])
