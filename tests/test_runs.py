@@ -527,7 +527,7 @@ def test_the_files_that_no_output_may_replace(tmp_path: Path) -> None:
     assert marks == (page.MARK,)
     assert {*page.page_files(), page.DATA} == set(names)
     assert KINDS["folder of scores"][0] == (SCORES,)
-    assert KINDS["folder of sparse heads"] == ((concepts.RESULT,), (concepts.CODES, "backbone"))
+    assert KINDS["folder of sparse heads"] == ((concepts.RESULT,), (concepts.CODES,))
 
 
 HARM = [

@@ -288,6 +288,17 @@ def progress(
         of = f"{count:,}" if total is None else f"{count:,} of {total:,}"
         return f"{of} in {span(spent)}{left}{'; ' if note else ''}{note}"
 
+    bar: Any = None
+
+    def advance(more: int = 1, note: str = "") -> None:
+        nonlocal count, told
+        count += more
+        if bar is not None:
+            bar.update(bar.task_ids[0], completed=count, state=state(note))
+        elif time.monotonic() - told >= every:
+            told = time.monotonic()
+            tell(f"{what}: {state(note)}")
+
     try:
         if not shown:
             yield lambda more=1, note="": None
@@ -297,25 +308,11 @@ def progress(
             console = terminal(stderr=True, highlight=False)
             before, after = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[state]"))
             with Progress(before, BarColumn(20), after, console=console, transient=True) as bar:
-                task = bar.add_task(what, total=total, completed=done, state="")
-
-                def advance(more: int = 1, note: str = "") -> None:
-                    nonlocal count
-                    count += more
-                    bar.update(task, completed=count, state=state(note))
-
+                bar.add_task(what, total=total, completed=done, state="")
                 yield advance
         else:
             if total is None:
                 tell(what)
-
-            def advance(more: int = 1, note: str = "") -> None:
-                nonlocal count, told
-                count += more
-                if time.monotonic() - told >= every:
-                    told = time.monotonic()
-                    tell(f"{what}: {state(note)}")
-
             yield advance
     finally:
         _command.busy = outer
