@@ -70,9 +70,10 @@ def build_run_page(
     preprocessor = run.preprocessor()
     if not isinstance(preprocessor, ImagePreprocessor):
         raise ConceptError(f"{run.path}: expected a run on images, got one on a table")
-    found, own = _codes(run, out, None if codes is None else Path(codes), shown.part, data_dir, progress=progress)
+    named = out if out.name not in ("", "..") else out.resolve()
+    folder = named.with_name(f"{named.name}-codes") if codes is None else Path(codes)
+    found, own = _codes(run, folder, codes is not None, shown.part, data_dir, progress=progress)
     notes: list[str] = []
-    folder = _codes_folder(out, None if codes is None else Path(codes))
     labelled = "texts" in found.info  # its concepts were given as texts
     if names is None and labelled and (folder / NAMES).is_file():
         names = folder / NAMES
@@ -88,13 +89,12 @@ def build_run_page(
             raise seen
         return seen.pixels(ids).numpy()
 
-    margins = open_folder(folder).margins()
     return build_page(
         found,
         out,
         pixels=pixels,
         names=given,
-        margins=margins if margins is not None and margins.shape == (len(found), found.concepts) else None,
+        margins=open_folder(folder).margins(),
         original=None if isinstance(seen, ConceptError) else seen.original,
         maps=None if isinstance(seen, ConceptError) or not shown.detailed else _maps(run, found, seen, notes),
         shown=shown,
@@ -104,17 +104,16 @@ def build_run_page(
 
 
 def _codes(
-    run: Run, out: Path, given: Path | None, part: PartName, data_dir: str | PathLike[str] | None, *, progress: bool
+    run: Run, folder: Path, given: bool, part: PartName, data_dir: str | PathLike[str] | None, *, progress: bool
 ) -> tuple[Codes, Images | ConceptError]:
-    """The codes; and the run's images, or the error where they cannot be had."""
-    folder = _codes_folder(out, given)
-    if given is None and not run.has_step:
+    """The codes, made where none are given; and the run's images, or the error where they cannot be had."""
+    if not given and not run.has_step:
         raise CodesNeededError(
             f"{run.path} is a plain network (method relu), which has no bits: make them with htaf concepts extract and "
             "htaf paper binarise, then give that folder"
         )
     there = read_record(folder)
-    whole = given is not None or (there is not None and there["status"] == "finished")
+    whole = given or (there is not None and there["status"] == "finished")
     codes = open_codes(folder) if whole else None
     if codes is not None:
         _check_run(run, codes, folder)
@@ -134,11 +133,6 @@ def _codes(
         parts: Sequence[PartName] = ("train", "validation", "test", *(("other",) if part == "other" else ()))
         codes = extract(run, images, folder, parts=parts, progress=progress).codes()
     return codes, images
-
-
-def _codes_folder(out: Path, given: Path | None) -> Path:
-    named = out if out.name not in ("", "..") else out.resolve()
-    return named.with_name(f"{named.name}-codes") if given is None else given
 
 
 def _maps(run: Run, codes: Codes, seen: Pictures, notes: list[str]) -> Maps | None:
