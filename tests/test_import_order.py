@@ -43,7 +43,7 @@ ORDER = [
 BUDGETS = {
     "_ground": 1_301,
     "cli": 3_679,
-    "concepts": 8_322,
+    "concepts": 8_310,
     "core": 4_983,
     "data": 6_977,
     "language": 2_465,
@@ -55,7 +55,7 @@ BUDGETS = {
     "": 600,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 58_305, ("tests", "paper/tests"): 50_001, ("paper/src",): 14_000}
+TOTALS = {("src/htaf",): 58_293, ("tests", "paper/tests"): 50_001, ("paper/src",): 14_000}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 

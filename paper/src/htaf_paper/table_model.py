@@ -42,7 +42,7 @@ class TableModel:
         self.column = {name: number for number, name in enumerate(attributes.names)}
 
     def ask(self, messages: Sequence[Message], reply: type[R], *, context: Mapping[str, Any] | None = None) -> R:
-        """As `htaf.concepts.llm.Client`."""
+        """As `htaf.concepts.llm.ServerClient`."""
         return reply.model_validate(json.loads(self.answer(messages)), context=context)
 
     def answer(self, messages: Sequence[Message]) -> str:

@@ -39,7 +39,7 @@ class VisionModel:
         self.errs, self.behaviour, self.seed = errs, behaviour, seed
 
     def ask(self, messages: Sequence[Message], reply: type[R], *, context: Mapping[str, Any] | None = None) -> R:
-        """As `htaf.concepts.llm.Client`."""
+        """As `htaf.concepts.llm.ServerClient`."""
         return reply.model_validate(json.loads(self.answer(messages)), context=context)
 
     def answer(self, messages: Sequence[Message]) -> str:

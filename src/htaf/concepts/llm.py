@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -119,17 +119,6 @@ def picture_part(pixels: UInt8[np.ndarray, "height width 3"]) -> Part:
     file = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(pixels)).save(file, "JPEG", quality=QUALITY, subsampling=0)
     return {"type": "image_url", "image_url": {"url": START + base64.b64encode(file.getvalue()).decode("ascii")}}
-
-
-@runtime_checkable
-class Client(Protocol):
-    """Whatever answers messages with a JSON object of a wanted form; `base_url`, where it has one, says who does."""
-
-    model: str
-
-    def ask(self, messages: Sequence[Message], reply: type[R], *, context: Mapping[str, Any] | None = None) -> R:
-        """Ask for a reply of this form; its validators see the context."""
-        ...
 
 
 class ServerClient:

@@ -44,7 +44,6 @@ from htaf.concepts.counts import (
 )
 from htaf.concepts.heads import by_importance
 from htaf.concepts.llm import (
-    Client,
     MalformedReply,
     Message,
     Part,
@@ -398,7 +397,7 @@ class NamingJob:
     """
 
     evidence: Evidence
-    client: Client
+    client: Any
     concepts: tuple[int, ...]
     given: Mapping[int, NameEntry] | None
     others: Mapping[int, NameEntry]
@@ -510,7 +509,7 @@ class NamingJob:
 
 def naming_job(
     evidence: Evidence,
-    client: Client,
+    client: Any,
     *,
     threshold: float = 0.75,
     given: Path | Sequence[Mapping[str, Any]] | None = None,
