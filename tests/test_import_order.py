@@ -55,7 +55,7 @@ BUDGETS = {
     "": 600,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 58_293, ("tests", "paper/tests"): 49_999, ("paper/src",): 14_000}
+TOTALS = {("src/htaf",): 58_293, ("tests", "paper/tests"): 49_999, ("paper/src",): 14_003}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 
