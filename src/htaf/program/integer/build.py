@@ -20,6 +20,7 @@ from torch.fx.node import map_arg
 
 from htaf._ground.errors import option
 from htaf.program.integer.ops import (
+    LUT,
     Add,
     And,
     Array,
@@ -252,6 +253,8 @@ class Walk:
             self._expand(node)
         elif target is aten.index_select.default and len(shape_of(node)) == 2:
             self._take(node)
+        elif target is torch.ops.htaf.lookup.default:
+            self._lut(node)
         elif target is aten.add.Tensor and len(moved) == 2:
             self._add(node, *moved)
         elif target is aten.mul.Tensor and len(moved) == 2:
@@ -635,6 +638,22 @@ class Walk:
             refuse(node, "columns of rows, by a list of them", f"{node.target} ({node.name})")
         taken = places.numpy()
         self._hold(node, Take(module_of(node), known.value, taken), known.unit[taken], divisor=known.divisor)
+
+    def _lut(self, node: Node) -> None:
+        """Truth tables, which read their bits where these come from rather than copies of them."""
+        source, entries = node.args
+        known, table = self._settled(source), self.constants.get(entries)  # pyright: ignore
+        if table is None or not bool(((table == 0) | (table == 1)).all()):
+            refuse(node, "truth tables of 0 and 1", "others: harden the network")
+        if self._bits(known.base) != 1:
+            refuse(node, "truth tables of bits", f"{source}")
+        number, index = known.value, np.arange(self.values[known.value].size)
+        while number and isinstance(op := self.ops[number - 1], (View, Take)):
+            index = op.index[index] if isinstance(op, Take) else index
+            number = op.x
+        tables = table.numpy().astype(np.int64)
+        shape = (len(tables), int(math.log2(tables.shape[1])))
+        self._hold(node, LUT(module_of(node), number, index.reshape(shape), tables), np.ones(len(tables)))
 
     def _add(self, node: Node, a: Node, b: Node) -> None:
         if "nested" in node.meta:
