@@ -1,4 +1,4 @@
-#include "lookup.hpp"
+#include "logic.hpp"
 
 #include <algorithm>
 
