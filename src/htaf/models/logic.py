@@ -92,10 +92,8 @@ class LUTLayer(nn.Module):
         self.connections.copy_(self.weight.argmax(1))
 
     def settle(self) -> None:
-        """Keep the connections as they are and take their weights away."""
-        if self.weight is not None:
-            self.connect()
-            self.weight = None
+        """Keep the connections as the last training step had them, and take their weights away."""
+        self.weight = None
 
     def forward(self, x: Float[Tensor, "batch in_features"]) -> Float[Tensor, "batch out_features"]:
         if self.weight is not None and self.training:
@@ -153,7 +151,7 @@ class LogicNet(nn.Module):
         inputs: of each table.
         learned: whether each layer's connections are learned.
 
-    Shape: [batch, in_features] -> [batch, out_features].
+    Shape: [batch, in_features] -> [batch, out_features]; images [batch, C, H, W] are read as rows of C H W columns.
 
     Raises:
         ValueError: there is no layer, a size is not positive, or thresholds are of another number of columns.
@@ -192,5 +190,5 @@ class LogicNet(nn.Module):
             assert isinstance(layer, LUTLayer)
             layer.settle()
 
-    def forward(self, x: Float[Tensor, "batch in_features"]) -> Float[Tensor, "batch out_features"]:
-        return self.head(self.sums(self.layers(self.thermometer(x))))
+    def forward(self, x: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch out_features"]:
+        return self.head(self.sums(self.layers(self.thermometer(x.flatten(1)))))

@@ -369,7 +369,9 @@ unpack_bits = Operator(
 transpose_bits = Operator("transpose_bits(Tensor bits, int size) -> Tensor", _transpose, _transpose_like, one_by_one)
 count_common_bits = Operator("count_common_bits(Tensor a, Tensor b) -> Tensor", _common, _common_like, one_by_one)
 # of programs: of any inputs, and of inputs without NaN, where a step is one comparison
-DECOMPOSITIONS: dict[Any, Any] = {one.op: one.formula for one in (heaviside, levels, spikes, pack_bits, unpack_bits)}
+DECOMPOSITIONS: dict[Any, Any] = {
+    one.op: one.formula for one in (heaviside, levels, lookup, spikes, pack_bits, unpack_bits)
+}
 COMPARISONS: dict[Any, Any] = DECOMPOSITIONS | {
     heaviside.op: decomposed.compared, levels.op: decomposed.compared_levels,
 }  # fmt: skip

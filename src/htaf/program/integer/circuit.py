@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Int64, Integer
 
 from htaf.core.kernels import native
-from htaf.program.integer.ops import LUT, Array, Count, IntegerError, Lookup, Steps, Take, View
+from htaf.program.integer.ops import LUT, Array, Count, IntegerError, Lookup, Steps, Take, View, by_channel
 from htaf.program.integer.program import IntegerProgram
 
 CHUNK = 64  # columns that are compared together
@@ -110,7 +110,7 @@ class Circuit:
         op.expect((op.least, op.unit, op.thresholds.shape[1]) == (0, 1, 1), "steps to 0 and 1", (op.least, op.unit))
         columns, table = self._columns(op.x)
         shape = self.program.values[op.x].shape
-        channel = np.broadcast_to(np.arange(shape[-1]) if len(shape) < 3 else np.arange(shape[0])[:, None, None], shape)
+        channel = np.broadcast_to(by_channel(np.arange(len(op.sign)), shape), shape)
         threshold, sign = op.thresholds[channel.reshape(-1), 0], op.sign[channel.reshape(-1)]
         given = self.program.input
         if table is None:
