@@ -12,12 +12,13 @@ constexpr int most = 8;            // inputs
 
 // The address that bits give; -1 where an input is no bit.
 inline int address(const float* x, int inputs) {
-    int found = 0;
+    int found = 0, others = 0;
     for (int i = 0; i < inputs; ++i) {
-        if (x[i] != 0.0f && x[i] != 1.0f) return -1;
-        found |= (x[i] == 1.0f) << i;
+        int one = x[i] == 1.0f;
+        others |= (x[i] == 0.0f) == one;
+        found |= one << i;
     }
-    return found;
+    return others ? -1 : found;
 }
 
 // What is left of the entries after the last input, then the one before it, and so on: level i has 2^i numbers.

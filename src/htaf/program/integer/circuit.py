@@ -69,9 +69,9 @@ class Circuit:
 
     def run(self, x: Integer[Array, "rows ..."]) -> Int64[Array, "rows classes"]:
         """As `IntegerProgram.run`, without its checks of ranges; of pixels x may be uint8."""
-        rows = np.ascontiguousarray(x.reshape(len(x), -1), self._kind)
-        if rows.shape[1] != self.program.values[0].size:
-            raise IntegerError(f"expected rows of {self.program.values[0].size} numbers, got {rows.shape[1]}")
+        if x.shape[1:] != self.program.input.shape:
+            raise IntegerError(f"expected rows {list(self.program.input.shape)}, got {list(x.shape[1:])}")
+        rows = np.ascontiguousarray(x.reshape(len(x), self.program.values[0].size), self._kind)
         counts = np.empty((len(rows), self._groups), np.int32)
         sizes, arrays = self._circuit
         circuit = (*sizes, *(array.ctypes.data for array in arrays))
