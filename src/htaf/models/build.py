@@ -240,7 +240,8 @@ def build(description: dict[str, Any], step: StepFactory | None = None) -> nn.Mo
         description: {"kind", "out_features", "activation": {...}} and
             mlp: "in_features", "hidden", "batch_norm", and of some "members", "thresholds", "dropout", "direct",
                 "leaves";
-            logic: "in_features" or "in_channels" and "image_size", "luts", "inputs", "thresholds", "learned";
+            logic: "in_features" or "in_channels" and "image_size", "luts", "inputs", "thresholds", "learned" and
+                "exponent" of a table;
             wide_resnet: "in_channels", "depth", "width", "dropout";
             bireal: "in_channels", "depth", "width", "stem"; sew_resnet: these, "steps", "connect", "neuron": {...};
             resnet: as bireal; whitened: "in_channels", "widths", "binary_weights", and of a spiking one "steps" and
@@ -295,6 +296,7 @@ def _built(d: dict[str, Any], step: StepFactory | None) -> nn.Module:
                     tuple(d["luts"]),
                     act,
                     thresholds=tuple(d["thresholds"]),
+                    exponent=d.get("exponent"),
                     inputs=d["inputs"],
                     learned=d["learned"],
                 )

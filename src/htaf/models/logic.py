@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from htaf.core.activations import HTAF
 from htaf.core.functional import lookup
-from htaf.models.mlp import Thermometer
+from htaf.models.mlp import Thermometer, midpoints
+from htaf.transform.grid import REACH, fixed_point
 
 MOST_INPUTS = 8  # of a table: 2^8 entries
 
@@ -148,6 +149,8 @@ class LogicNet(nn.Module):
         luts: tables of each layer; those of the last one are rounded up to a multiple of the groups.
         act: makes the activation of a layer's entries.
         thresholds: how many each column of the input has, see `Thermometer`; empty: the inputs are bits.
+        exponent: columns are rounded to multiples of 2^-exponent in [-8, 8], so that integers of exponent + 4 bits are
+            the whole input; None: they are read as they are.
         inputs: of each table.
         learned: whether each layer's connections are learned.
 
@@ -167,10 +170,12 @@ class LogicNet(nn.Module):
         act: Callable[[], nn.Module] = HTAF,
         *,
         thresholds: Sequence[int] = (),
+        exponent: int | None = None,
         inputs: int = 6,
         learned: bool = True,
     ) -> None:
         super().__init__()
+        self.exponent = exponent
         if not luts or min(in_features, out_features, *luts) < 1:
             raise ValueError(f"sizes must be positive, got {in_features} -> {tuple(luts)} -> {out_features}")
         if thresholds and len(thresholds) != in_features:
@@ -191,4 +196,22 @@ class LogicNet(nn.Module):
             layer.settle()
 
     def forward(self, x: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch out_features"]:
-        return self.head(self.sums(self.layers(self.thermometer(x.flatten(1)))))
+        return self.head(self.sums(self.layers(self.thermometer(self.rounded(x.flatten(1))))))
+
+    def rounded(self, x: Float[Tensor, "batch in_features"]) -> Float[Tensor, "batch in_features"]:
+        """The columns as the thermometer reads them."""
+        return x if self.exponent is None else fixed_point(x, self.exponent, round(REACH * 2**self.exponent))
+
+    @torch.no_grad()
+    def place(self, x: Float[Tensor, "rows in_features"]) -> None:
+        """Put the thresholds at quantiles of these rows' columns, as `Thermometer.place`.
+
+        Where the rounding leaves fewer gaps between values than a column has thresholds, the last ones are beyond all.
+        """
+        if not isinstance(self.thermometer, Thermometer):
+            return
+        placed = list[Tensor]()
+        for column, count in zip(self.rounded(x).unbind(1), self.thermometer.counts, strict=True):
+            found = midpoints(column, min(count, len(column.unique()) - 1)) if count else column[:0]
+            placed.append(torch.cat((found, found.new_full((count - len(found),), 2 * REACH))))
+        self.thermometer.threshold.copy_(torch.cat(placed))

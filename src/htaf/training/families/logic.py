@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from htaf.training.problems import Problem
 
+EXPONENT = 10  # of columns: 14 bits
 CONNECTIONS = 0.5  # their learning rate, of that of the tables
 
 
@@ -59,7 +60,7 @@ class LogicNetwork(Network):
             sizes = {name: inputs[name] for name in ("in_channels", "image_size")}
             counts = [self.thresholds] * (inputs["in_channels"] * math.prod(inputs["image_size"]))
         else:
-            sizes = {"in_features": inputs["in_features"]}
+            sizes = {"in_features": inputs["in_features"], "exponent": EXPONENT}
             counts = [min(self.thresholds, levels - 1) for levels in inputs["levels"]]
         return {
             "kind": "logic",
@@ -77,11 +78,9 @@ class LogicNetwork(Network):
 
     def initialise(self, net: nn.Module, posed: Problem) -> dict[str, Any]:
         from htaf.models.logic import LogicNet
-        from htaf.models.mlp import Thermometer
 
         assert isinstance(net, LogicNet)
-        if isinstance(net.thermometer, Thermometer):
-            net.thermometer.place(posed.examples(sys.maxsize))
+        net.place(posed.examples(sys.maxsize))
         return {}
 
     def groups(self, net: nn.Module, lr: float) -> list[Any]:
