@@ -189,11 +189,19 @@ class LogicNet(nn.Module):
         self.sums = GroupSum(groups, 2.0 ** round(math.log2(math.sqrt(last) / 2)))
         self.head = nn.Identity() if out_features > 1 else nn.Linear(groups, 1)
 
+    @torch.no_grad()
     def settle(self) -> None:
-        """Keep the connections of all layers, see `LUTLayer.settle`."""
+        """Keep the connections of all layers, see `LUTLayer.settle`.
+
+        The head of a regression is rounded to weights of 12 bits, so that its sums are exact.
+        """
         for layer in self.layers:
             assert isinstance(layer, LUTLayer)
             layer.settle()
+        if isinstance(self.head, nn.Linear):
+            step = 2.0 ** math.ceil(math.log2(max(float(self.head.weight.abs().max()), 1e-30) / 2**11))
+            for parameter, unit in ((self.head.weight, step), (self.head.bias, step / self.sums.divisor)):
+                parameter.copy_((parameter / unit).round() * unit)
 
     def forward(self, x: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch out_features"]:
         return self.head(self.sums(self.layers(self.thermometer(self.rounded(x.flatten(1))))))
