@@ -32,7 +32,7 @@ VERBS = {
         keeps=True,
     ),
     "train logic-images": Verb(
-        "htaf.cli.training:train_logic-images",
+        "htaf.cli.training:train_logic_images",
         "Train a network of truth tables on small images: a lookup a neuron, for small devices.",
         keeps=True,
     ),
