@@ -13,6 +13,7 @@
 
 #include "bind_packed.hpp"
 #include "kernels.hpp"
+#include "logic.hpp"
 #include "processor.hpp"
 
 using namespace htaf;
@@ -113,6 +114,27 @@ NB_MODULE(_native, m) {
     m.def("heaviside", [](int type, std::uintptr_t x, std::uintptr_t y, std::size_t n, float below, int threads) {
         nb::gil_scoped_release unlocked;
         chosen().load()->heaviside(Type(type), at(x), at(y), n, below, threads);
+    });
+    m.def("lookup", [](std::uintptr_t x, std::uintptr_t entries, std::uintptr_t y, std::size_t rows, std::size_t tables,
+                       int inputs, int threads) {
+        nb::gil_scoped_release unlocked;
+        lookup(at<const float>(x), at<const float>(entries), at<float>(y), rows, tables, inputs, threads);
+    });
+    // type; columns, chunks, tables, groups, size of one; first, thresholds, inputs, entries
+    using Circuits = std::tuple<int, std::size_t, std::size_t, std::size_t, std::size_t, std::size_t, std::uintptr_t,
+                                std::uintptr_t, std::uintptr_t, std::uintptr_t>;
+    m.def("circuit", [](const Circuits& c, std::uintptr_t x, std::uintptr_t counts, std::size_t rows, int threads) {
+        nb::gil_scoped_release unlocked;
+        auto [type, columns, chunks, tables, groups, size, first, thresholds, inputs, entries] = c;
+        Circuit made{Column(type), columns, chunks, tables, groups, size, at<const std::int32_t>(first),
+                     at(thresholds), at<const std::int32_t>(inputs), at<const std::uint64_t>(entries)};
+        for_packed(chosen())->logic->run(made, at(x), at<std::int32_t>(counts), rows, threads);
+    });
+    m.def("lookup_backward", [](std::uintptr_t g, std::uintptr_t x, std::uintptr_t entries, std::uintptr_t gx,
+                                std::uintptr_t ge, std::size_t rows, std::size_t tables, int inputs, int threads) {
+        nb::gil_scoped_release unlocked;
+        lookup_backward(at<const float>(g), at<const float>(x), at<const float>(entries), at<float>(gx), at<float>(ge),
+                        rows, tables, inputs, threads);
     });
     m.def("pack", [](int type, std::uintptr_t x, std::uintptr_t bits, std::size_t rows, std::size_t columns,
                      int threads) {

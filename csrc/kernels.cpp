@@ -115,11 +115,12 @@ extern const TableKernels tables;
 extern const IntegerKernels integers;
 extern const MapKernels maps;
 extern const FloatKernels floats;
+extern const LogicKernels logic;
 
 }  // namespace htaf::HTAF_NAMESPACE
 
 namespace htaf {
 using namespace HTAF_NAMESPACE;
-const Kernels HTAF_KERNELS = {HTAF_NAME, &smooth, &neurons, &binary,   &tables,      &integers, &maps, &floats,
-                              heaviside, pack,     unpack,    transpose, count_common};
+const Kernels HTAF_KERNELS = {HTAF_NAME, &smooth,   &neurons, &binary, &tables,   &integers,    &maps,  &floats,
+                              &logic,    heaviside, pack,     unpack,  transpose, count_common};
 }  // namespace htaf

@@ -68,6 +68,7 @@ struct TableKernels;
 struct IntegerKernels;
 struct MapKernels;
 struct FloatKernels;
+struct LogicKernels;
 
 struct Kernels {
     const char* name;
@@ -79,6 +80,7 @@ struct Kernels {
     const IntegerKernels* integers;
     const MapKernels* maps;
     const FloatKernels* floats;  // floats.hpp
+    const LogicKernels* logic;   // logic.hpp
     // 1 where x >= 0, `below` elsewhere, NaN where x is NaN
     void (*heaviside)(Type, const void* x, void* y, std::size_t n, float below, int threads);
     // Bit j of byte i of a row is 1 where value 8 i + j of the row is >= 0; unused bits are 0. False when x holds a NaN.

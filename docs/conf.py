@@ -37,7 +37,7 @@ MENU = {
     "Three doors": ["own-model", "tables", "networks", "named-concepts"],
     "Examples": ["gallery/index"],
     "Better networks": ["training-exact", "hardening"],
-    "Run it": ["packed", "sharing", "export", "integer", "serving", "scaling", "scaling-ray", "scaling-codes"],
+    "Run it": ["packed", "sharing", "export", "integer", "logic", "serving", "scaling", "scaling-ray", "scaling-codes"],
     "Reference": ["command", "api", "concepts", "packed-format", "architecture", "/CONTRIBUTING", "/CHANGELOG"],
     "Figures": [
         "where-it-pays",

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from htaf.program.integer.ops import (
+    LUT,
     Add,
     And,
     Conv,
@@ -102,6 +103,24 @@ class Made:
     def count(self, axes: tuple[int, ...]) -> None:
         self.add(Count, self.here(), axes)
 
+    def luts(self, tables: int, inputs: int = 6) -> None:
+        """Of which some give the same for all rows, and some read a bit twice."""
+        rng, index = self.rng, self.rng.integers(0, self.last.channels, (tables, inputs))
+        table = (rng.random((tables, 2**inputs)) < rng.choice([0.0, 0.3, 0.5, 1.0], (tables, 1))).astype(np.int64)
+        self.add(LUT, self.here(), index, table)
+
+    def logic(self) -> IntegerProgram:
+        """Two layers of truth tables of single columns' bits, and counts of groups of them."""
+        columns = int(self.rng.integers(1, 90))
+        self.add(Take, self.here(), self.rng.integers(0, self.last.channels, columns))
+        self.bits()
+        self.luts(int(self.rng.integers(1, 40)), int(self.rng.integers(1, 7)))
+        groups, size = (int(n) for n in self.rng.integers(1, 12, 2))
+        self.luts(groups * size)
+        self.add(View, self.here(), (groups, 1, size))
+        self.count((-2, -1))
+        return IntegerProgram(self.input, tuple(self.ops), self.here(), (-2, 1))
+
     def flat(self) -> None:
         front = self.last.shape[:-3]  # time
         self.add(View, self.here(), (*front, math.prod(self.last.shape[-3:])))
@@ -127,14 +146,21 @@ class Made:
 def random_program(seed: int, kind: str) -> tuple[IntegerProgram, np.ndarray]:
     """A program and rows for it.
 
-    kind: "mlp", "table" (thermometer), "conv", "residual", "spiking", "leaky", "soft", "rows in time".
+    kind: "mlp", "table" (thermometer), "logic", "logic of pixels", "conv", "residual", "spiking", "leaky", "soft",
+    "rows in time".
     """
     rng = np.random.default_rng([seed, 1])
-    if kind in ("mlp", "table", "rows in time"):
+    if kind in ("mlp", "table", "logic", "rows in time"):
         given = Input("columns", (int(rng.integers(3, 9)),), -(2**15), 2**15, 12)
     else:
         given = Input("pixels", (int(rng.integers(1, 4)), int(rng.integers(5, 9)), int(rng.integers(5, 9))))
     made = Made(seed, given)
+    if kind == "logic of pixels":  # whose values rise or fall with the pixel
+        rising = np.sort(rng.integers(-900, 900, (given.shape[0], 256)), 1)
+        made.add(Lookup, 0, rising * rng.choice([-1, 1], (given.shape[0], 1)))
+        made.flat()
+    if kind in ("logic", "logic of pixels"):
+        return made.logic(), made.seen[0]
     if kind == "mlp":
         made.linear(13)
         made.steps(int(rng.integers(1, 4)))
@@ -183,4 +209,4 @@ def random_program(seed: int, kind: str) -> tuple[IntegerProgram, np.ndarray]:
     return made.ended(), made.seen[0]
 
 
-KINDS = ("mlp", "table", "conv", "residual", "spiking", "leaky", "soft", "rows in time")
+KINDS = ("mlp", "table", "logic", "logic of pixels", "conv", "residual", "spiking", "leaky", "soft", "rows in time")

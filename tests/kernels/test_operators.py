@@ -59,6 +59,7 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
         ops.htaf.tensor, (leaf(2, 3, 4, 4, like="channels last"), positive(3, 1, 1), positive(3, 1, 1), True),
     ),
     "heaviside": (ops.heaviside.default, (leaf(5, 3), False)),
+    "lookup": (ops.lookup.default, (leaf(4, 3, 2).detach().sigmoid().requires_grad_(), leaf(3, 4))),
     "sign": (ops.heaviside.default, (leaf(5, 3, like="transposed"), True)),
     "levels": (ops.levels.default, (leaf(5, 3, like="transposed"), [-0.7, 0.0, 0.7], True)),
     "straight through": (ops.straight_through.default, (leaf(5, 3), "atan", [2.0], False)),

@@ -40,6 +40,16 @@ VERBS = {
         "Train an MLP with 0/1 activations on a table; smooth and exact results, and how they differ.",
         keeps=True,
     ),
+    "train logic": Verb(
+        "htaf.cli.training:train_logic",
+        "Train a network of truth tables on a table: a few hundred lookups a row, for small devices.",
+        keeps=True,
+    ),
+    "train logic-images": Verb(
+        "htaf.cli.training:train_logic_images",
+        "Train a network of truth tables on small images: a lookup a neuron, for small devices.",
+        keeps=True,
+    ),
     "train dhn": Verb(
         "htaf.cli.training:train_dhn",
         "Train a WideResNet with 0/1 activations on images; smooth and exact results, and how they differ.",

@@ -386,7 +386,7 @@ class ConceptFlags(ImageFlags):
 
 DATA_FLAGS: dict[type, tuple[type, str]] = {  # with the help of --data
     TableData: (TableFlags, "wine, abalone, churn, fico, digits, or a CSV or Parquet file."),
-    ImageData: (ImageFlags, "cifar10, cifar100, tiny-imagenet, cub, digits, or a folder of class folders."),
+    ImageData: (ImageFlags, "cifar10, cifar100, mnist, tiny-imagenet, cub, digits, or a folder of class folders."),
 }
 
 
@@ -484,7 +484,7 @@ def fitted(verb: str, words: list[str]) -> tuple[Callable[..., None], list[str]]
 def __getattr__(name: str) -> Any:
     """`train_VERB`, to which a row of `htaf.cli` points, is the command of the family with this verb."""
     for family in FAMILIES.values():
-        if name == f"train_{family.verb}":
+        if name == f"train_{family.verb}".replace("-", "_"):
             return command_of(family)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

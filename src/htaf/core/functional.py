@@ -107,6 +107,33 @@ def _exact(x: Tensor, bipolar: bool, levels: int, spacing: float | None, thresho
     return operators.levels(x, list(thresholds(levels, spacing, threshold)), bipolar)
 
 
+def lookup(
+    x: Float[Tensor, "*batch tables inputs"], entries: Float[Tensor, "tables addresses"]
+) -> Float[Tensor, "*batch tables"]:
+    """Truth tables of k inputs, multilinear between bits: of bits x the entry at the address sum_i x_i 2^i.
+
+        y_n = sum_a entries_na prod_i (x_ni if bit i of a is 1 else 1 - x_ni)
+
+    The gradient of a bit x_i is thus the entry with that bit on minus the entry with it off; the gradient of an entry
+    comes from the rows at its address. It is differentiable between bits too.
+
+    Args:
+        x: k inputs of each table, floating-point, in [0, 1]. entries: 2^k of each table, of the dtype of x.
+
+    Raises:
+        TypeError: x is not a floating-point tensor. ValueError: shapes that do not fit.
+
+    Source: the multilinear extension of a Boolean function, as for gates of two inputs in Petersen et al. 2022, "Deep
+    Differentiable Logic Gate Networks".
+
+    Example:
+        >>> lookup(torch.tensor([[[0.0, 1.0]]]), torch.tensor([[0.1, 0.2, 0.3, 0.4]]))
+        tensor([[0.3000]])
+    """
+    check_floating(x)
+    return operators.lookup(x, entries)
+
+
 def htaf(
     x: Float[Tensor, "*shape"],
     alpha0: Scalar = 2.0,

@@ -18,20 +18,20 @@ from htaf.data.image_parts import Images, MemoryPart, as_images
 from htaf.data.reading import DataError, data_folders, listed
 
 
-def read_cifar(name: str, folder: Path) -> Images:
-    """The published pickles of CIFAR-10 or CIFAR-100, which torchvision knows by their MD5 and reads.
+def read_published(name: str, folder: Path) -> Images:
+    """The published files of CIFAR-10, CIFAR-100 or MNIST, as torchvision reads them; those of CIFAR by their MD5.
 
     Args:
-        name: "cifar10" or "cifar100".
-        folder: with the pickles, under its published name.
+        name: "cifar10", "cifar100" or "mnist".
+        folder: with the files, under its published name.
     Returns:
         the set, in memory.
     Raises:
         DataError: a file is missing, or is not the published one. MissingError: torchvision is not installed.
     """
     with installed():
-        from torchvision.datasets import CIFAR10, CIFAR100
-    published = {"cifar10": CIFAR10, "cifar100": CIFAR100}[name]
+        from torchvision.datasets import CIFAR10, CIFAR100, MNIST
+    published = {"cifar10": CIFAR10, "cifar100": CIFAR100, "mnist": MNIST}[name]
     try:
         train, test = (published(folder.parent, train=train) for train in (True, False))
     except RuntimeError as error:
@@ -41,7 +41,9 @@ def read_cifar(name: str, folder: Path) -> Images:
         ) from error
 
     def part(read: Any) -> MemoryPart:
-        return MemoryPart(torch.from_numpy(read.data.transpose(0, 3, 1, 2).copy()), torch.tensor(read.targets))
+        pixels = torch.as_tensor(read.data)
+        pixels = pixels[:, None] if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2).contiguous()
+        return MemoryPart(pixels, torch.as_tensor(read.targets))
 
     return as_images(name, tuple(train.classes), part(train), part(test), [])
 
@@ -173,10 +175,22 @@ class ImageSet:
 CIFAR = "https://www.cs.toronto.edu/~kriz"
 SETS: dict[str, ImageSet] = {
     "cifar10": ImageSet(
-        "cifar-10-batches-py", f"{CIFAR}/cifar-10-python.tar.gz", False, lambda folder, _: read_cifar("cifar10", folder)
+        "cifar-10-batches-py",
+        f"{CIFAR}/cifar-10-python.tar.gz",
+        False,
+        lambda folder, _: read_published("cifar10", folder),
     ),
     "cifar100": ImageSet(
-        "cifar-100-python", f"{CIFAR}/cifar-100-python.tar.gz", False, lambda folder, _: read_cifar("cifar100", folder)
+        "cifar-100-python",
+        f"{CIFAR}/cifar-100-python.tar.gz",
+        False,
+        lambda folder, _: read_published("cifar100", folder),
+    ),
+    "mnist": ImageSet(
+        "MNIST",
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        False,
+        lambda folder, _: read_published("mnist", folder),
     ),
     "tiny-imagenet": ImageSet(
         "tiny-imagenet-200", "http://cs231n.stanford.edu/tiny-imagenet-200.zip", True, read_tiny_imagenet

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from htaf.models.icbm import (
     check_timm,
     timm_backbone,
 )
+from htaf.models.logic import LogicNet
 from htaf.models.mlp import MLP
 from htaf.models.resnet import ResNet
 from htaf.models.sew_resnet import SEWResNet
@@ -36,7 +38,7 @@ from htaf.transform.grid import Bits, on_grid
 from htaf.transform.spiking.neurons import IF, LIF
 
 GRIDS: dict[Any, Bits] = {"int8": 8, "int4": 4}
-KINDS = ("mlp", "wide_resnet", "resnet", "bireal", "sew_resnet", "whitened", "icbm")
+KINDS = ("mlp", "wide_resnet", "resnet", "bireal", "sew_resnet", "whitened", "icbm", "logic")
 
 SLOPES: dict[SlopeName, surrogates.Slope] = {
     "sigmoid": surrogates.sigmoid,
@@ -238,6 +240,8 @@ def build(description: dict[str, Any], step: StepFactory | None = None) -> nn.Mo
         description: {"kind", "out_features", "activation": {...}} and
             mlp: "in_features", "hidden", "batch_norm", and of some "members", "thresholds", "dropout", "direct",
                 "leaves";
+            logic: "in_features" or "in_channels" and "image_size", "luts", "inputs", "thresholds", "learned" and
+                "exponent" of a table;
             wide_resnet: "in_channels", "depth", "width", "dropout";
             bireal: "in_channels", "depth", "width", "stem"; sew_resnet: these, "steps", "connect", "neuron": {...};
             resnet: as bireal; whitened: "in_channels", "widths", "binary_weights", and of a spiking one "steps" and
@@ -284,6 +288,17 @@ def _built(d: dict[str, Any], step: StepFactory | None) -> nn.Module:
                     dropout=d.get("dropout", 0.0),
                     direct=d.get("direct", False),
                     leaves=d.get("leaves", 0),
+                )
+            case "logic":
+                return LogicNet(
+                    d["in_features"] if "in_features" in d else d["in_channels"] * math.prod(d["image_size"]),
+                    outputs,
+                    tuple(d["luts"]),
+                    act,
+                    thresholds=tuple(d["thresholds"]),
+                    exponent=d.get("exponent"),
+                    inputs=d["inputs"],
+                    learned=d["learned"],
                 )
             case "wide_resnet":
                 return WideResNet(

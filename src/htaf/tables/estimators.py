@@ -171,10 +171,18 @@ class _TableEstimator(BaseEstimator):
 
     def _recipe(self) -> tuple[Recipe, tuple[str, ...]]:
         """The recipe with the arguments, and notes on what else these change."""
-        from htaf.training.families import family_of
+        from htaf.training.families import FAMILIES, family_of
+        from htaf.training.recipe import TableData
 
-        family, given = family_of("mlp"), self.recipe
-        fields = given if isinstance(given, Mapping) else {}
+        given = self.recipe
+        fields = dict(given) if isinstance(given, Mapping) else {}
+        name = fields.pop("family", "mlp")
+        if isinstance(given, Recipe) and isinstance(given.data, TableData):
+            name = given.family
+        elif isinstance(given, str):
+            of_tables = (one for one in FAMILIES.values() if one.network.data is TableData)
+            name = next((one.name for one in of_tables if given in one.recipes), "mlp")
+        family = family_of(name)
         arguments = {name: getattr(self, name) for name in FIELDS if getattr(self, name) is not None}
         if "class_weight" in arguments:
             arguments["class_weight"] = _class_weight(arguments["class_weight"])
@@ -193,8 +201,8 @@ class _TableEstimator(BaseEstimator):
         """The arguments as JSON holds them; `_arguments` reads them."""
         given = self.get_params(deep=False)
         del given["random_state"]  # the record has the seed
-        if isinstance(self.recipe, Recipe):
-            given["recipe"] = self.recipe.flat()
+        if isinstance(self.recipe, Recipe) or (isinstance(self.recipe, Mapping) and "family" in self.recipe):
+            given["recipe"] = self._recipe()[0].flat()
         if self.class_weight is not None:
             given["class_weight"] = _class_weight(self.class_weight)
         return _plain(given)
@@ -375,8 +383,9 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
 
     Args:
         recipe: the fields of the recipe that are not arguments, {"leaves": 0, "method": "ste"};
-            `htaf train tabular --help-all` lists them. Or a whole `htaf.training.recipe.Recipe`, or the name of a ready
-            one. None: the default recipe. An argument that is set overrides the recipe.
+            `htaf train tabular --help-all` lists them; with {"family": "logic"} those of `htaf train logic`. Or a whole
+            `htaf.training.recipe.Recipe`, or the name of a ready one, such as "logic", truth tables of six bits. None:
+            the default recipe. An argument that is set overrides the recipe.
         hidden: sizes of the hidden layers.
         epochs, batch_size, lr: of the training.
         class_weight: "balanced", so that the rows of each class count as much in the training as those of another, or

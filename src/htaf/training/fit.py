@@ -405,6 +405,7 @@ def _written(
     recipe, posed, history, out = train.recipe, train.posed, train.history, train.out
     epoch = history.best_epoch
     net.load_state_dict(history.best)
+    train.network.update(recipe.network.settle(net))
     net = net.to(history.device).eval()
     real = recipe.activation.method == "relu"
     new, steps = finished(net if real else convert.harden(net), posed, recipe, train.say, train.mean)

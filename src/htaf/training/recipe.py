@@ -443,6 +443,10 @@ class Network(RecipePart, ABC):
         """What `initialise` has made other than `model` says, as that describes it."""
         return {}
 
+    def settle(self, net: torch.nn.Module) -> dict[str, Any]:
+        """Take away what only the training needs. Returns what else `model` says of the network then."""
+        return {}
+
     def refits(self, task: str) -> bool:
         """Whether `htaf.training.finish.finished` may fit the head anew, where the recipe asks for it."""
         return True

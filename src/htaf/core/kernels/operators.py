@@ -9,6 +9,7 @@
     straight_through(x, slope, parameters, bipolar), straight_through_backward(grad, x, ...)
     surrogate(x, slope, bipolar)              the step whose derivative is the tensor `slope`
     pack_bits(x), unpack_bits(bits, size, dtype, bipolar)
+    lookup(x, entries)                        truth tables of k inputs, multilinear between bits
     spikes(x, leak, gain, threshold, soft)    exact neurons over time from rest, as exported programs hold them
     transpose_bits(bits, size), count_common_bits(a, b)
 
@@ -31,6 +32,7 @@ from htaf.core.kernels.registration import (
     choose,
     elementwise,
     implementation,
+    is_plain,
     like,
     one_by_one,
     over_time,
@@ -225,6 +227,30 @@ def _surrogate_forward(tangents: tuple[Tensor | None, ...], x: Tensor, *rest: An
     return _surrogate_backward((True,), (tangents[0],), x, *rest)[0]  # pyright: ignore[reportReturnType]
 
 
+def _lookup(x: Tensor, entries: Tensor) -> Tensor:
+    if entries.ndim != 2 or x.ndim < 2 or entries.shape != (x.shape[-2], 2 ** x.shape[-1]):
+        raise ValueError(
+            f"x must be [..., n, k] and the entries [n, 2^k], got shapes {tuple(x.shape)} and {tuple(entries.shape)}"
+        )
+    return choose("lookup", x, entries).forward(x, entries)
+
+
+def _lookup_backward(needed: tuple[bool, ...], grads: tuple[Tensor, ...], x: Tensor, entries: Tensor) -> Gradients:
+    plain = not torch.is_grad_enabled() and is_plain((grads[0], x, entries))
+    by = choose("lookup", x, entries) if plain else implementation("lookup", "reference")
+    return by.backward(grads[0], x, entries)
+
+
+def _lookup_forward(tangents: tuple[Tensor | None, ...], x: Tensor, entries: Tensor) -> Tensor:
+    """Linear in each input and in the entries: the tangents go through one after the other."""
+    of_x, of_entries = tangents
+    found = torch.zeros(x.shape[:-1], dtype=x.dtype, device=x.device)
+    if of_x is not None:
+        slopes, _ = implementation("lookup", "reference").backward(torch.ones_like(found), x, entries)
+        found = found + (slopes * of_x).sum(-1)
+    return found if of_entries is None else found + implementation("lookup", "reference").forward(x, of_entries)
+
+
 def _exact(leak: float, gain: float, threshold: float, soft: bool) -> Neuron:
     return Neuron("step", "", (), leak, gain, threshold, soft, exact_reset=False, attached=False)
 
@@ -326,6 +352,11 @@ surrogate = Operator(
     "surrogate(Tensor x, Tensor slope, bool bipolar) -> Tensor",
     _surrogate, like(0), elementwise, _surrogate_backward, _surrogate_forward,
 )  # fmt: skip
+lookup = Operator(
+    "lookup(Tensor x, Tensor entries) -> Tensor",
+    _lookup, lambda x, entries: x.new_empty(x.shape[:-1]), one_by_one, _lookup_backward, _lookup_forward,
+    formula=implementation("lookup", "reference").forward,
+)  # fmt: skip
 spikes = Operator(
     "spikes(Tensor x, float leak, float gain, float threshold, bool soft) -> Tensor",
     _spikes, _spikes_like, over_time, _spikes_backward, formula=decomposed.spikes,
@@ -338,7 +369,9 @@ unpack_bits = Operator(
 transpose_bits = Operator("transpose_bits(Tensor bits, int size) -> Tensor", _transpose, _transpose_like, one_by_one)
 count_common_bits = Operator("count_common_bits(Tensor a, Tensor b) -> Tensor", _common, _common_like, one_by_one)
 # of programs: of any inputs, and of inputs without NaN, where a step is one comparison
-DECOMPOSITIONS: dict[Any, Any] = {one.op: one.formula for one in (heaviside, levels, spikes, pack_bits, unpack_bits)}
+DECOMPOSITIONS: dict[Any, Any] = {
+    one.op: one.formula for one in (heaviside, levels, lookup, spikes, pack_bits, unpack_bits)
+}
 COMPARISONS: dict[Any, Any] = DECOMPOSITIONS | {
     heaviside.op: decomposed.compared, levels.op: decomposed.compared_levels,
 }  # fmt: skip

@@ -7,6 +7,7 @@ from htaf._ground.compat import lazy
 if TYPE_CHECKING:
     from htaf.program.integer.build import integer_program
     from htaf.program.integer.c import to_c
+    from htaf.program.integer.circuit import Circuit
     from htaf.program.integer.execute import missing, run_c
     from htaf.program.integer.ops import IntegerError
     from htaf.program.integer.program import Input, IntegerProgram
@@ -15,12 +16,14 @@ if TYPE_CHECKING:
 _HOMES = {
     "htaf.program.integer.build": ("integer_program",),
     "htaf.program.integer.c": ("to_c",),
+    "htaf.program.integer.circuit": ("Circuit",),
     "htaf.program.integer.execute": ("missing", "run_c"),
     "htaf.program.integer.ops": ("IntegerError",),
     "htaf.program.integer.program": ("Input", "IntegerProgram"),
     "htaf.program.integer.verilog": ("to_verilog",),
 }
 __all__ = [
+    "Circuit",
     "Input",
     "IntegerError",
     "IntegerProgram",

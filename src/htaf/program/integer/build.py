@@ -20,6 +20,7 @@ from torch.fx.node import map_arg
 
 from htaf._ground.errors import option
 from htaf.program.integer.ops import (
+    LUT,
     Add,
     And,
     Array,
@@ -73,7 +74,8 @@ class Known:
     """A node of the graph by integers: unit[c] integer / divisor + shift[c] is what `base` gives.
 
     Between base and the node lie nodes that are monotone by channel, if it is not base itself. value: its number in the
-    program. unit: float64 [C], powers of two. still: the same at every time step, and held once.
+    program. unit: float64 [C], powers of two. still: the same at every time step, and held once. table: [C, 256], what
+    base gives for each pixel, rising, where that is on no grid: only steps can read it.
     """
 
     value: int
@@ -82,9 +84,12 @@ class Known:
     divisor: int = 1
     shift: Array | None = None
     still: bool = False
+    table: Tensor | None = None
 
     def real(self, integers: Array) -> Tensor:
         """What base gives for some integers a channel, [C]."""
+        if self.table is not None:
+            return self.table[torch.arange(len(self.table)), torch.from_numpy(integers)]
         y = integers * self.unit / self.divisor
         return torch.from_numpy(y if self.shift is None else y + self.shift).to(self.base.meta["val"].dtype)
 
@@ -252,6 +257,8 @@ class Walk:
             self._expand(node)
         elif target is aten.index_select.default and len(shape_of(node)) == 2:
             self._take(node)
+        elif target is torch.ops.htaf.lookup.default:
+            self._lut(node)
         elif target is aten.add.Tensor and len(moved) == 2:
             self._add(node, *moved)
         elif target is aten.mul.Tensor and len(moved) == 2:
@@ -332,10 +339,17 @@ class Walk:
             refuse(node, "finite numbers of each pixel", values)
         whole, unit = on_powers(values[None].float())
         if float(whole.abs().max()) > FINEST:
-            refuse(node, "pixels that are rounded to a grid before a layer", f"real ones ({node.name}): {off_grid()}")
+            if not bool((values.diff(dim=-1) >= 0).all()):
+                self._refuse_pixels(node)
+            self.known[node] = Known(0, np.ones(len(values)), node, table=values)
+            self._shaped(node, node)
+            return
         table = whole[0].numpy().astype(np.int64)
         self._hold(node, Lookup(module_of(node), 0, table), np.full(len(table), float(unit)))
         self._shaped(node, node)
+
+    def _refuse_pixels(self, node: Node) -> NoReturn:
+        refuse(node, "pixels that are rounded to a grid before a layer", f"real ones ({node.name}): {off_grid()}")
 
     def _of(self, node: Any) -> Known:
         if node not in self.known:
@@ -364,13 +378,17 @@ class Walk:
         """Whether a node only moves numbers, so that its channels are those of its argument."""
         return node.target in (*_VIEWS, aten.expand.default) or is_pool(node)
 
-    def _settled(self, node: Any) -> Known:
+    def _settled(self, node: Any, *, ranks: bool = False) -> Known:
         """A value without anything between base and node: its shift goes into the operation that made it.
+
+        ranks: pixels may be known by what each gives alone.
 
         Raises:
             IntegerError: it is not a power of two times an integer.
         """
         known = self._of(node)
+        if known.table is not None and not (ranks and known.base is node):
+            self._refuse_pixels(node)
         if known.base is node and known.shift is None:
             return known
         affine = self._between(node)
@@ -546,7 +564,7 @@ class Walk:
         exact = known.base is affine.source and (known.shift is None or wide) and known.divisor == 1
         scale = affine.scale.numpy()
         held = max(abs(value.low), abs(value.high)) <= 2**24
-        if not exact or affine.shift.numpy().any() or not (scale > 0).all():
+        if known.table is not None or not exact or affine.shift.numpy().any() or not (scale > 0).all():
             return
         over = round(1 / float(scale)) if scale.ndim == 0 else 0
         if held and _powers(scale) and known.shift is None:
@@ -592,7 +610,11 @@ class Walk:
         units = _by_channel(np.broadcast_to(by_channel(known.unit, before), before), wanted)
         if units is None:
             refuse(node, "a view that keeps one unit a channel", f"{list(before)} as {list(wanted)}")
-        return replace(known, value=self.put(View(module_of(node), known.value, wanted)), unit=units)
+        made = replace(known, value=self.put(View(module_of(node), known.value, wanted)), unit=units)
+        if known.table is None:
+            return made
+        places = _by_channel(np.broadcast_to(by_channel(np.arange(len(known.table)), before), before), wanted)
+        return replace(made, table=known.table[places])
 
     def _shaped(self, node: Node, base: Node) -> None:
         """As the node's own shape, by a view where it is another."""
@@ -613,7 +635,7 @@ class Walk:
         row = self.values[known.value].shape
         kept = len(row) and len(wanted) and row[channel_axis(row)] == wanted[channel_axis(wanted)]
         if known.base is source or not kept:
-            known = self._settled(source)
+            known = self._settled(source, ranks=True)
             self.known[node] = replace(known, base=node)
             self._shaped(node, node)
         else:
@@ -629,12 +651,30 @@ class Walk:
 
     def _take(self, node: Node) -> None:
         source, dim, index = node.args
-        known, row = self._settled(source), self.row_shape(source)  # pyright: ignore
+        known, row = self._settled(source, ranks=True), self.row_shape(source)  # pyright: ignore
         places = self.constants.get(index)  # pyright: ignore
         if places is None or channel_axis(row) != -1 or int(dim) % len(shape_of(source)) != len(shape_of(source)) - 1:  # pyright: ignore
             refuse(node, "columns of rows, by a list of them", f"{node.target} ({node.name})")
         taken = places.numpy()
-        self._hold(node, Take(module_of(node), known.value, taken), known.unit[taken], divisor=known.divisor)
+        table = None if known.table is None else known.table[taken]
+        take = Take(module_of(node), known.value, taken)
+        self._hold(node, take, known.unit[taken], divisor=known.divisor, table=table)
+
+    def _lut(self, node: Node) -> None:
+        """Truth tables, which read their bits where these come from rather than copies of them."""
+        source, entries = node.args
+        known, table = self._settled(source), self.constants.get(entries)  # pyright: ignore
+        if table is None or not bool(((table == 0) | (table == 1)).all()):
+            refuse(node, "truth tables of 0 and 1", "others: harden the network")
+        if self._bits(known.base) != 1:
+            refuse(node, "truth tables of bits", f"{source}")
+        number, index = known.value, np.arange(self.values[known.value].size)
+        while number and isinstance(op := self.ops[number - 1], (View, Take)):
+            index = op.index[index] if isinstance(op, Take) else index
+            number = op.x
+        tables = table.numpy().astype(np.int64)
+        shape = (len(tables), int(math.log2(tables.shape[1])))
+        self._hold(node, LUT(module_of(node), number, index.reshape(shape), tables), np.ones(len(tables)))
 
     def _add(self, node: Node, a: Node, b: Node) -> None:
         if "nested" in node.meta:

@@ -18,6 +18,7 @@ import numpy as np
 from htaf._ground.files import check_output_folder, write_atomic
 from htaf.program.integer.exports import OPEN, lines, sealed, vectors
 from htaf.program.integer.ops import (
+    LUT,
     Add,
     And,
     Array,
@@ -207,7 +208,7 @@ def reads_once(op: Op) -> bool:
     """Whether it reads every element of what it takes once at most."""
     if isinstance(op, Pool):
         return op.stride[0] >= op.kernel[0] and op.stride[1] >= op.kernel[1]
-    return not isinstance(op, (Conv, Linear, Take))
+    return not isinstance(op, (Conv, Linear, Take, LUT))
 
 
 def kept(program: IntegerProgram) -> tuple[list[int], list[int]]:
@@ -407,6 +408,8 @@ class _Writer:
             case And():
                 a, b = self.scalar(op.a, at), self.scalar(op.b, at)
                 return self.local("int32_t", f"({a} ^ 1) & {b}" if op.inverted else f"{a} & {b}")
+            case LUT():
+                return self.lut(number, op, at)
             case Pool():
                 return self.pool(number, op, x, at)
             case Count():
@@ -453,6 +456,18 @@ class _Writer:
         if (sign == -1).all():
             return f"-({kind}){given}"
         return f"{self.constant(number, 'sign', sign)}[{channel}] * ({kind}){given}"
+
+    def lut(self, number: int, op: LUT, at: At) -> str:
+        """The address of the inputs' bits, then the bit of the table there."""
+        words, index = max(op.table.shape[1] // 32, 1), self.constant(number, "index", op.index)
+        found = self.local("int32_t", "0", const=False)
+        with self.loop(op.index.shape[1]) as i:
+            place = self.local("int32_t", f"{index}[{flat(op.index.shape, (at[-1], i))}]")
+            self.line(f"{found} |= {self.scalar(op.x, (*at[:-1], place))} << {i};")
+        padded = np.pad(op.table, ((0, 0), (0, words * 32 - op.table.shape[1]))).reshape(len(op.table), words, 32)
+        table = self.constant(number, "table", (padded << np.arange(32)).sum(-1), "uint32_t")
+        word = flat((len(op.table), words), (at[-1], f"{found} / 32"))
+        return self.local("int32_t", f"(int32_t)({table}[{word}] >> {found} % 32 & 1)")
 
     def add(self, number: int, op: Add, at: At, channel: str) -> str:
         parts, bounds = list[str](), list[int]()

@@ -113,6 +113,15 @@ def _take(graph: Graph, op: ops.Take, given: list[str], values: list[Value], mad
     return graph.add("Gather", given[0], graph.constant(op.index), axis=-1)
 
 
+def _lut(graph: Graph, op: ops.LUT, given: list[str], values: list[Value], made: Value) -> str:
+    tables, inputs = op.index.shape
+    bits = graph.add("Gather", given[0], graph.constant(op.index), axis=-1)
+    places = graph.add("Mul", bits, 1 << np.arange(inputs))
+    address = graph.add("ReduceSum", places, graph.constant([1 + len(made.shape)]), keepdims=0)
+    place = graph.add("Add", address, np.arange(tables) << inputs)
+    return graph.add("Gather", op.table.reshape(-1), place, axis=0)
+
+
 def _add(graph: Graph, op: ops.Add, given: list[str], values: list[Value], made: Value) -> str:
     parts = zip(given, (op.left, op.right), strict=True)
     return graph.add("Add", *(graph.times(x, np.int64(1) << by, made.shape) for x, by in parts))
@@ -257,6 +266,6 @@ def _pool(graph: Graph, op: ops.Pool, given: list[str], values: list[Value], mad
 
 WRITTEN: dict[type[Op], Written] = {
     ops.Lookup: _lookup, ops.Take: _take, ops.Add: _add, ops.And: _and, ops.Neuron: _neuron, ops.Count: _count,
-    ops.View: _view,
+    ops.View: _view, ops.LUT: _lut,
     ops.Shift: _shift, ops.Linear: _linear, ops.Conv: _conv, ops.Steps: _steps, ops.Pool: _pool,
 }  # fmt: skip

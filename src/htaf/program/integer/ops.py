@@ -378,6 +378,31 @@ class And(Op):
 
 
 @dataclass(frozen=True)
+class LUT(Op):
+    """Truth tables of bits, of rows: y[n] = table[n, sum of x[index[n, i]] 2^i]. index: [N, k], k from 1 to 8; table:
+    [N, 2^k], 0 or 1."""
+
+    x: int
+    index: np.ndarray
+    table: np.ndarray
+
+    def value(self, *given: Value) -> Value:
+        (x,) = given
+        self.expect(channel_axis(x.shape) == -1 and (x.low, x.high) == (0, 1), "rows of bits", (x.shape, x.low, x.high))
+        self.expect(self.index.ndim == 2 and 1 <= self.index.shape[1] <= 8, "1 to 8 inputs each", self.index.shape)
+        sizes = (len(self.index), 2 ** self.index.shape[1])
+        self.expect(self.table.shape == sizes and self.table.size > 0, f"tables {list(sizes)}", self.table.shape)
+        inside = int(self.index.min()) >= 0 and int(self.index.max()) < x.channels
+        self.expect(inside, f"places in 0 to {x.channels - 1}", self.index.reshape(-1).tolist()[:8])
+        self.expect(bool(((self.table == 0) | (self.table == 1)).all()), "tables of 0 and 1", "others")
+        return Value((*x.shape[:-1], len(self.index)), 0, 1)
+
+    def run(self, *given: Array) -> Array:
+        address = (given[0][..., self.index] << np.arange(self.index.shape[1])).sum(-1)
+        return self.table[np.arange(len(self.table)), address]
+
+
+@dataclass(frozen=True)
 class Neuron(Op):
     """An integrate-and-fire neuron, leaky where leak > 0; its spikes are bits [T, ...], T = steps.
 
@@ -479,7 +504,7 @@ class View(Op):
 
 
 OPS: dict[str, type[Op]] = {
-    one.__name__: one for one in (Lookup, Take, Shift, Conv, Linear, Steps, Pool, Add, And, Neuron, Count, View)
+    one.__name__: one for one in (Lookup, Take, Shift, Conv, Linear, Steps, Pool, Add, And, LUT, Neuron, Count, View)
 }
 
 

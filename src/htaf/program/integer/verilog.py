@@ -98,6 +98,10 @@ def luts(op: Op, given: Value, made: Value) -> int:
         return made.size * op.thresholds.shape[1] * width // 2
     if isinstance(op, ops.Neuron):
         return made.size * width_of(-op.membrane(given), op.membrane(given))[0] * 2
+    if isinstance(op, ops.LUT):
+        return made.size * max(1, op.table.shape[1] // 64)
+    if isinstance(op, ops.Count):
+        return given.size * width
     if not isinstance(op, ops.Conv | ops.Linear):
         return 0
     total, bit = 0, (width, signed) == (1, False)
@@ -510,6 +514,15 @@ def _and(module: Module, op: ops.And, label: str, given: list[Array], values: li
     return module.vector(label, made, [f"{'~' if op.inverted else ''}{a.text} & {b.text}" for a, b in pairs])
 
 
+def _lut(module: Module, op: ops.LUT, label: str, given: list[Array], values: list[Value], made: Value) -> Array:
+    texts = list[str]()
+    for row in given[0].reshape(-1, given[0].shape[-1]):
+        for places, table in zip(op.index, op.table.tolist(), strict=True):
+            held = int("".join(map(str, reversed(table))), 2)
+            texts.append(f"{len(table)}'h{held:x} >> {packed(row[places])}")
+    return module.vector(label, made, texts)
+
+
 def _count(module: Module, op: ops.Count, label: str, given: list[Array], values: list[Value], made: Value) -> Array:
     summed = [axis % given[0].ndim for axis in op.axes]
     kept = [axis for axis in range(given[0].ndim) if axis not in summed]
@@ -562,5 +575,6 @@ def _soft(membrane: Wire, value: Value, thresholds: list[int], past: list[Wire])
 
 WRITTEN: dict[type[Op], Written] = {
     ops.Lookup: _lookup, ops.Take: _moved, ops.Shift: _shift, ops.Conv: _conv, ops.Linear: _linear, ops.Steps: _steps,
-    ops.Pool: _pool, ops.Add: _add, ops.And: _and, ops.Neuron: _neuron, ops.Count: _count, ops.View: _moved,
+    ops.Pool: _pool, ops.Add: _add, ops.And: _and, ops.LUT: _lut, ops.Neuron: _neuron, ops.Count: _count,
+    ops.View: _moved,
 }  # fmt: skip

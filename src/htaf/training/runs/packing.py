@@ -24,6 +24,7 @@ from htaf._ground.files import check_output, hold, lock_beside
 from htaf.core.activations import Heaviside, thresholds_of
 from htaf.data.images import Images
 from htaf.data.targets import labels_of
+from htaf.models.logic import LUTLayer
 from htaf.models.mlp import Thermometer
 from htaf.program import packed
 from htaf.training.runs.data import raw_part, rows_are_known
@@ -297,7 +298,7 @@ def _table_agreement(found: pd.DataFrame, expected: pd.DataFrame, target: Target
 def near_zero(model: nn.Module, inputs: np.ndarray) -> np.ndarray:
     """Rows in which a pre-activation is so near to a threshold that the order of a sum decides its bit.
 
-    A thermometer sums nothing, so its comparisons do not count.
+    A thermometer and a table of entries sum nothing, so their comparisons do not count.
 
     Args:
         model: hardened, not changed. inputs: float32 [rows, inputs].
@@ -315,6 +316,7 @@ def near_zero(model: nn.Module, inputs: np.ndarray) -> np.ndarray:
             close[:] |= ((x - threshold).abs() <= TIE * x.abs().max()).any(1).numpy()
 
     compared = {id(m.step) for m in exact.modules() if isinstance(m, Thermometer)}
+    compared |= {id(m.act) for m in exact.modules() if isinstance(m, LUTLayer)}
     steps = [m for m in exact.modules() if isinstance(m, Heaviside) and id(m) not in compared]
     hooks = [step.register_forward_pre_hook(note) for step in steps]
     with torch.no_grad():

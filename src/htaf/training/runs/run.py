@@ -105,7 +105,7 @@ class Run:
     @property
     def takes_images(self) -> bool:
         """Whether the network reads images; otherwise it reads rows of a table."""
-        return self.record["model"]["kind"] != "mlp"
+        return "in_channels" in self.record["model"]
 
     def preprocessor(self) -> Preprocessor | ImagePreprocessor:
         """The fitted preprocessing. Raises RunError when its file is missing or damaged."""

@@ -1,0 +1,34 @@
+// Truth tables: as multilinear functions, which are trained, and of bits, many rows at once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace htaf {
+
+// y[r, n] from x[r, n, i], i < inputs <= 8, and entries[n, 2^inputs]; src/htaf/core/kernels/lookup/reference.py has the formula.
+void lookup(const float* x, const float* entries, float* y, std::size_t rows, std::size_t tables, int inputs,
+            int threads);
+// gx as x, and what is added to ge as entries, which no two threads write.
+void lookup_backward(const float* g, const float* x, const float* entries, float* gx, float* ge, std::size_t rows,
+                     std::size_t tables, int inputs, int threads);
+
+// A circuit: thresholds of columns, tables of six inputs, and how many tables of each group give 1.
+// The planes that tables read: 64 a chunk of columns, in the order of the chunks, then one a table. A chunk is 64 columns from
+// `first`, and what they are compared with; of the last columns fewer than 64, and the thresholds are there all the same.
+enum class Column : int { uint8 = 0, int32 = 1, float32 = 2 };
+struct Circuit {
+    Column type;
+    std::size_t columns, chunks, tables, groups, size;  // of a group; the last groups x size tables are counted
+    const std::int32_t* first;                          // [chunks]
+    const void* thresholds;                             // [chunks, 64], of the columns' type
+    const std::int32_t* inputs;                         // [tables, 6]: planes before the table's own
+    const std::uint64_t* entries;                       // [tables]: bit a is the entry at address a
+};
+
+struct LogicKernels {
+    // counts [rows, groups] of x [rows, columns]; a plane is 1 where x >= threshold
+    void (*run)(const Circuit&, const void* x, std::int32_t* counts, std::size_t rows, int threads);
+};
+
+}  // namespace htaf

@@ -1,0 +1,225 @@
+"""Logic networks: neurons that are truth tables of a few bits, connections that are learned, classes by counts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from htaf.core.activations import HTAF
+from htaf.core.functional import lookup
+from htaf.models.mlp import Thermometer, midpoints
+from htaf.transform.grid import REACH, fixed_point
+
+MOST_INPUTS = 8  # of a table: 2^8 entries
+
+
+class _Connect(torch.autograd.Function):
+    """y = x[:, j], j being the place of the greatest weight of each row, with the gradients of y = x weight^T at bits
+    that are taken as -1 and 1."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, place: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.save_for_backward(x, place)
+        return x.index_select(1, place)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        x, place = ctx.saved_tensors
+        of_x = torch.zeros_like(x).index_add_(1, place, grad) if ctx.needs_input_grad[0] else None
+        return of_x, grad.t() @ (2 * x - 1) if ctx.needs_input_grad[1] else None, None
+
+
+@final
+class LUTLayer(nn.Module):
+    """Truth tables of k inputs each: y_n = lookup(x at the connections of n, act(table_n)), see `functional.lookup`.
+
+    A table's entries are real numbers, of which the activation makes values in [0, 1]; the exact step makes them bits.
+    So one table is one LUT of an FPGA, and the activation costs nothing by row.
+
+    While `weight` is there the connections are learned: an input of a table reads the column with the greatest weight,
+    and the gradient of all columns' weights is that of y = x weight^T at bits taken as -1 and 1. `settle` takes the
+    weights away, and the connections stay.
+
+    Args:
+        in_features: columns to choose from.
+        out_features: tables.
+        inputs: k of each table, 1 to 8; 6 is a LUT of most FPGAs.
+        act: makes the activation of the entries.
+        learned: learn the connections; else they are a random choice, which is even over the columns.
+
+    Shape: [batch, in_features] -> [batch, out_features]; x are bits, or values in [0, 1] of another such layer.
+
+    Raises:
+        ValueError: a size is not positive, or inputs are not 1 to 8.
+
+    Source: learned connections and tables: Bacellar et al. 2024, "Differentiable Weightless Neural Networks".
+    """
+
+    connections: Tensor
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        inputs: int = 6,
+        act: Callable[[], nn.Module] = HTAF,
+        *,
+        learned: bool = True,
+    ) -> None:
+        super().__init__()
+        if min(in_features, out_features) < 1 or not 1 <= inputs <= MOST_INPUTS:
+            got = f"{in_features} -> {out_features} of {inputs}"
+            raise ValueError(f"expected positive sizes and 1 to {MOST_INPUTS} inputs, got {got}")
+        self.in_features, self.out_features, self.inputs = in_features, out_features, inputs
+        self.table = nn.Parameter(torch.empty(out_features, 2**inputs).uniform_(-1, 1))
+        self.act = act()
+        wanted = out_features * inputs
+        turns = [torch.randperm(in_features) for _ in range(math.ceil(wanted / in_features))]
+        self.register_buffer("connections", torch.cat(turns)[:wanted])
+        self.weight = nn.Parameter(0.01 * torch.randn(wanted, in_features)) if learned else None
+        if self.weight is not None:
+            self.connect()
+
+    @torch.no_grad()
+    def connect(self) -> None:
+        """Let each input read the column with its greatest weight."""
+        assert self.weight is not None
+        self.connections.copy_(self.weight.argmax(1))
+
+    def settle(self) -> None:
+        """Keep the connections as the last training step had them, and take their weights away."""
+        self.weight = None
+
+    def forward(self, x: Float[Tensor, "batch in_features"]) -> Float[Tensor, "batch out_features"]:
+        if self.weight is not None and self.training:
+            self.connect()
+        if self.weight is None or not torch.is_grad_enabled():
+            read = x.index_select(1, self.connections)
+        else:
+            read = _Connect.apply(x, self.weight, self.connections)
+        return lookup(read.unflatten(1, (self.out_features, self.inputs)), self.act(self.table))
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, inputs={self.inputs}, learned={self.weight is not None}"
+
+
+@final
+class GroupSum(nn.Module):
+    """The sum of each of `groups` equal parts of the columns, divided by `divisor`; no parameter.
+
+    Shape: [batch, features] -> [batch, groups].
+
+    Raises:
+        ValueError: features are no multiple of the groups.
+
+    Source: Petersen et al. 2022, "Deep Differentiable Logic Gate Networks".
+    """
+
+    def __init__(self, groups: int, divisor: float = 1.0) -> None:
+        super().__init__()
+        if groups < 1 or divisor <= 0:
+            raise ValueError(f"expected groups >= 1 and a divisor > 0, got {groups} and {divisor}")
+        self.groups, self.divisor = groups, divisor
+
+    def forward(self, x: Float[Tensor, "batch features"]) -> Float[Tensor, "batch groups"]:
+        if x.shape[1] % self.groups:
+            raise ValueError(f"expected a multiple of {self.groups} columns, got {x.shape[1]}")
+        return x.unflatten(1, (self.groups, 1, -1)).sum((2, 3)) / self.divisor  # as an image, whose pixels are counted
+
+    def extra_repr(self) -> str:
+        return f"{self.groups}, divisor={self.divisor:g}"
+
+
+@final
+class LogicNet(nn.Module):
+    """Thermometer -> truth tables, once per size -> counts: classes by the sums of equal groups of tables.
+
+    A regression has `GROUPS` groups, whose sums a linear head weighs. The divisor of the sums is the power of two that
+    is nearest to sqrt(tables a group) / 2, so that scores are of a softmax's size.
+
+    Args:
+        in_features: columns of the input.
+        out_features: classes, or 1 for a regression.
+        luts: tables of each layer; those of the last one are rounded up to a multiple of the groups.
+        act: makes the activation of a layer's entries.
+        thresholds: how many each column of the input has, see `Thermometer`; empty: the inputs are bits.
+        exponent: columns are rounded to multiples of 2^-exponent in [-8, 8], so that integers of exponent + 4 bits are
+            the whole input; None: they are read as they are.
+        inputs: of each table.
+        learned: whether each layer's connections are learned.
+
+    Shape: [batch, in_features] -> [batch, out_features]; images [batch, C, H, W] are read as rows of C H W columns.
+
+    Raises:
+        ValueError: there is no layer, a size is not positive, or thresholds are of another number of columns.
+    """
+
+    GROUPS = 16
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        luts: Sequence[int] = (1000,),
+        act: Callable[[], nn.Module] = HTAF,
+        *,
+        thresholds: Sequence[int] = (),
+        exponent: int | None = None,
+        inputs: int = 6,
+        learned: bool = True,
+    ) -> None:
+        super().__init__()
+        self.exponent = exponent
+        if not luts or min(in_features, out_features, *luts) < 1:
+            raise ValueError(f"sizes must be positive, got {in_features} -> {tuple(luts)} -> {out_features}")
+        if thresholds and len(thresholds) != in_features:
+            raise ValueError(f"thresholds must be of {in_features} columns, got {len(thresholds)}")
+        groups = out_features if out_features > 1 else self.GROUPS
+        last = math.ceil(luts[-1] / groups)
+        self.thermometer = Thermometer(thresholds) if any(thresholds) else nn.Identity()
+        sizes = [getattr(self.thermometer, "out_features", in_features), *luts[:-1], last * groups]
+        layers = (LUTLayer(a, b, inputs, act, learned=learned) for a, b in itertools.pairwise(sizes))
+        self.layers = nn.Sequential(*layers)
+        self.sums = GroupSum(groups, 2.0 ** round(math.log2(math.sqrt(last) / 2)))
+        self.head = nn.Identity() if out_features > 1 else nn.Linear(groups, 1)
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Keep the connections of all layers, see `LUTLayer.settle`.
+
+        The head of a regression is rounded to weights of 12 bits, so that its sums are exact.
+        """
+        for layer in self.layers:
+            assert isinstance(layer, LUTLayer)
+            layer.settle()
+        if isinstance(self.head, nn.Linear):
+            step = 2.0 ** math.ceil(math.log2(max(float(self.head.weight.abs().max()), 1e-30) / 2**11))
+            for parameter, unit in ((self.head.weight, step), (self.head.bias, step / self.sums.divisor)):
+                parameter.copy_((parameter / unit).round() * unit)
+
+    def forward(self, x: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch out_features"]:
+        return self.head(self.sums(self.layers(self.thermometer(self.rounded(x.flatten(1))))))
+
+    def rounded(self, x: Float[Tensor, "batch in_features"]) -> Float[Tensor, "batch in_features"]:
+        """The columns as the thermometer reads them."""
+        return x if self.exponent is None else fixed_point(x, self.exponent, round(REACH * 2**self.exponent))
+
+    @torch.no_grad()
+    def place(self, x: Float[Tensor, "rows in_features"]) -> None:
+        """Put the thresholds at quantiles of these rows' columns, as `Thermometer.place`.
+
+        Where the rounding leaves fewer gaps between values than a column has thresholds, the last ones are beyond all.
+        """
+        if not isinstance(self.thermometer, Thermometer):
+            return
+        placed = list[Tensor]()
+        for column, count in zip(self.rounded(x).unbind(1), self.thermometer.counts, strict=True):
+            found = midpoints(column, min(count, len(column.unique()) - 1)) if count else column[:0]
+            placed.append(torch.cat((found, found.new_full((count - len(found),), 2 * REACH))))
+        self.thermometer.threshold.copy_(torch.cat(placed))

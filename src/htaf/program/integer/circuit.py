@@ -1,0 +1,175 @@
+"""Integer programs of truth tables, compiled to run on many rows at once: csrc/logic.hpp.
+
+A program has this form where steps compare single columns, tables read these steps and one another, and counts of bits
+follow. What comes after the counts runs as the program defines it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Int64, Integer
+
+from htaf.core.kernels import native
+from htaf.program.integer.ops import LUT, Array, Count, IntegerError, Lookup, Steps, Take, View, by_channel
+from htaf.program.integer.program import IntegerProgram
+
+CHUNK = 64  # columns that are compared together
+INPUTS = 6  # of a table
+TABLES = 2**40  # the plane of the first table, while those of thresholds are counted
+ALWAYS = -1  # the plane that is 0 for all rows
+
+
+class _Bits(NamedTuple):
+    """Bits of a row: bit i is that of plane[i], or the other one where inverted[i] is 1."""
+
+    plane: Array
+    inverted: Array
+
+
+class Circuit:
+    """An integer program of truth tables that computes a bit of 64 to 512 rows in one operation.
+
+    Args:
+        program: of such a form, see the head of this file.
+
+    Raises:
+        IntegerError: it has another form, or a table of more than six inputs; the message names the operation. Or htaf
+            has no compiled kernels here.
+    """
+
+    def __init__(self, program: IntegerProgram) -> None:
+        if not native.available():
+            raise IntegerError("expected compiled kernels: install htaf with a C++ compiler")
+        self.program, self._pixels = program, program.input.kind == "pixels"
+        self._kind = np.uint8 if self._pixels else np.int32
+        self._planes = dict[tuple[int, int], int]()  # of a column and what it is compared with
+        self._first, self._thresholds = list[int](), list[Array]()
+        self._inputs, self._entries, self._counted = list[Array](), list[Array](), 0
+        bits = dict[int, _Bits]()
+        for number, op, _ in program:
+            if isinstance(op, Steps):
+                bits[number] = self._steps(op)
+            elif isinstance(op, LUT):
+                bits[number] = self._lut(op, bits[op.x])
+            elif isinstance(op, View) and op.x in bits:
+                bits[number] = bits[op.x]
+            elif isinstance(op, Count) and op.x in bits:
+                self._count(number, op, bits[op.x])
+                break
+            else:
+                expected = "thresholds of columns, truth tables of these and counts"
+                op.expect(isinstance(op, (Take, Lookup, View)), expected, type(op).__name__)
+        if not self._counted:
+            raise IntegerError("expected a program that counts the bits of truth tables, got none that counts")
+        self._circuit = self._laid_out()
+
+    def run(self, x: Integer[Array, "rows ..."]) -> Int64[Array, "rows classes"]:
+        """As `IntegerProgram.run`, without its checks of ranges; of pixels x may be uint8."""
+        if x.shape[1:] != self.program.input.shape:
+            raise IntegerError(f"expected rows {list(self.program.input.shape)}, got {list(x.shape[1:])}")
+        rows = np.ascontiguousarray(x.reshape(len(x), self.program.values[0].size), self._kind)
+        counts = np.empty((len(rows), self._groups), np.int32)
+        sizes, arrays = self._circuit
+        circuit = (*sizes, *(array.ctypes.data for array in arrays))
+        native.extension().circuit(circuit, rows.ctypes.data, counts.ctypes.data, len(rows), torch.get_num_threads())
+        values = {self._counted: counts.astype(np.int64)}
+        for number, op, _ in self.program:
+            if number > self._counted:
+                values[number] = op.run(*(values[place] for place in op.reads))
+        return values[self.program.output]
+
+    def _laid_out(self) -> tuple[tuple[int, ...], tuple[Array, ...]]:
+        """The circuit as csrc/logic.hpp takes it."""
+        thresholds = np.array(self._thresholds).astype(self._kind)
+        inputs, planes = np.array(self._inputs), CHUNK * len(thresholds)
+        inputs = np.where(inputs >= TABLES, inputs - TABLES + planes, inputs).astype(np.int32)
+        arrays = (np.array(self._first, np.int32), thresholds, inputs, np.array(self._entries, np.uint64))
+        columns, kind = self.program.values[0].size, 0 if self._pixels else 1
+        return (kind, columns, len(thresholds), len(inputs), self._groups, self._size), arrays
+
+    def _columns(self, number: int) -> tuple[Array, Array | None]:
+        """Of each element of a value the column that it is, and where it depends on a pixel what each pixel gives."""
+        if not number:
+            return np.arange(self.program.values[0].size), None
+        op = self.program.ops[number - 1]
+        if isinstance(op, Lookup):
+            columns, _ = self._columns(op.x)
+            return columns, np.repeat(op.table, len(columns) // len(op.table), 0)
+        op.expect(isinstance(op, (Take, View)), "steps of columns", type(op).__name__)
+        assert isinstance(op, (Take, View))
+        columns, table = self._columns(op.x)
+        if isinstance(op, View):
+            return columns, table
+        return columns[op.index], None if table is None else table[op.index]
+
+    def _steps(self, op: Steps) -> _Bits:
+        op.expect((op.least, op.unit, op.thresholds.shape[1]) == (0, 1, 1), "steps to 0 and 1", (op.least, op.unit))
+        columns, table = self._columns(op.x)
+        shape = self.program.values[op.x].shape
+        channel = np.broadcast_to(by_channel(np.arange(len(op.sign)), shape), shape)
+        threshold, sign = op.thresholds[channel.reshape(-1), 0], op.sign[channel.reshape(-1)]
+        given = self.program.input
+        if table is None:
+            least, falls = np.where(sign > 0, threshold, 1 - threshold), sign < 0
+        else:
+            fires = table * sign[:, None] >= threshold[:, None]
+            falls = fires[:, 0] & ~fires[:, -1]
+            rises = fires ^ falls[:, None]
+            op.expect(bool((np.diff(rises.astype(int), axis=1) >= 0).all()), "steps that rise or fall", "others")
+            least = 256 - rises.sum(1)
+        always, never = least <= given.low, least > given.high
+        plane = [
+            ALWAYS if fixed else self._plane(column, at)
+            for column, at, fixed in zip(columns.tolist(), least.tolist(), (always | never).tolist(), strict=True)
+        ]
+        return _Bits(np.array(plane), falls ^ always)
+
+    def _plane(self, column: int, least: int) -> int:
+        """The plane of column >= least, in a chunk whose place for the column is free."""
+        if (column, least) not in self._planes:
+            level = sum(1 for known, _ in self._planes if known == column)
+            same = [chunk for chunk, first in enumerate(self._first) if first == column // CHUNK * CHUNK]
+            if level == len(same):
+                same.append(len(self._first))
+                self._first.append(column // CHUNK * CHUNK)
+                self._thresholds.append(np.full(CHUNK, np.iinfo(self._kind).max))
+            self._thresholds[same[level]][column % CHUNK] = least
+            self._planes[column, least] = same[level] * CHUNK + column % CHUNK
+        return self._planes[column, least]
+
+    def _lut(self, op: LUT, bits: _Bits) -> _Bits:
+        """Tables of six inputs; what is inverted, or the same for all rows, goes into their entries."""
+        inputs = op.index.shape[1]
+        op.expect(inputs <= INPUTS, f"tables of {INPUTS} inputs at most", inputs)
+        plane, inverted = bits.plane[op.index], bits.inverted[op.index].astype(np.int64)
+        place = np.arange(2**INPUTS) >> np.arange(inputs)[:, None] & 1
+        given = np.where((plane == ALWAYS)[..., None], 0, place) ^ inverted[..., None]
+        address = (given << np.arange(inputs)[:, None]).sum(1)
+        entries = np.take_along_axis(op.table, address, 1).astype(np.uint64)
+        return self._tables(plane, (entries << np.arange(2**INPUTS, dtype=np.uint64)).sum(1, dtype=np.uint64))
+
+    def _tables(self, plane: Array, entries: Array) -> _Bits:
+        """New tables that read these planes, [tables, inputs]."""
+        if not self._first:
+            self._plane(0, self.program.input.high)
+        read = np.pad(np.where(plane == ALWAYS, 0, plane), ((0, 0), (0, INPUTS - plane.shape[1])))
+        made = TABLES + len(self._inputs) + np.arange(len(plane))
+        self._inputs += [*read]
+        self._entries += [*entries]
+        return _Bits(made, np.zeros(len(plane), bool))
+
+    def _count(self, number: int, op: Count, bits: _Bits) -> None:
+        shape = self.program.values[op.x].shape
+        op.expect(sorted(op.axes) == [*range(1 - len(shape), 0)], "counts of all but the first axis", op.axes)
+        last = TABLES + len(self._inputs)
+        if not np.array_equal(bits.plane, np.arange(last - len(bits.plane), last)):  # others, or in another order
+            one, constant = 0xAAAAAAAAAAAAAAAA, bits.plane == ALWAYS
+            entries = np.where(constant, 0, one).astype(np.uint64) ^ np.where(bits.inverted, 2**64 - 1, 0).astype(
+                np.uint64
+            )
+            self._tables(bits.plane[:, None], entries)
+        self._counted, self._groups, self._size = number, shape[0], math.prod(shape[1:])

@@ -1,0 +1,162 @@
+"""Logic networks, whose neurons are truth tables of a few bits, for tables and for small images."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from htaf.training.recipe import (
+    LIMIT,
+    Activation,
+    Family,
+    ImageData,
+    Network,
+    Optimization,
+    Recipe,
+    TableData,
+    expect,
+)
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from htaf.training.problems import Problem
+
+EXPONENT = 10  # of columns: 14 bits
+CONNECTIONS = 0.5  # their learning rate, of that of the tables
+
+
+@dataclass(frozen=True)
+class LogicNetwork(Network):
+    """The logic network.
+
+    Args:
+        luts: Truth tables of each layer, whose connections are learned; classes are the sums of equal groups of the
+            last layer's bits.
+        lut_inputs: Of each table, 1 to 8: 6 is a LUT of most FPGAs.
+        thresholds: Most bits of a thermometer for each input: at quantiles of the training rows of a table, evenly
+            spaced over the values of images.
+    """
+
+    family: ClassVar[str] = "logic"
+    data: ClassVar = TableData
+    takes_relu: ClassVar[bool] = False
+    one_level: ClassVar[str] = "a table's entry is one bit"
+    luts: tuple[int, ...] = (200,)
+    lut_inputs: int = 6
+    thresholds: int = 15
+
+    def check(self) -> None:
+        sizes = len(self.luts) > 0 and all(type(size) is int and 1 <= size < LIMIT for size in self.luts)
+        expect(sizes, f"luts must be integers in 1 to {LIMIT - 1:,}", self.luts)
+        self.expect_all(("lut_inputs",), lambda v: 1 <= v <= 8, "must lie in 1 to 8")
+        self.expect_all(("thresholds",), lambda v: 1 <= v <= 255, "must lie in 1 to 255")
+
+    def model(self, inputs: Mapping[str, Any], outputs: int, activation: Mapping[str, Any]) -> dict[str, Any]:
+        if "image_size" in inputs:
+            sizes = {name: inputs[name] for name in ("in_channels", "image_size")}
+            counts = [self.thresholds] * (inputs["in_channels"] * math.prod(inputs["image_size"]))
+        else:
+            sizes = {"in_features": inputs["in_features"], "exponent": EXPONENT}
+            counts = [min(self.thresholds, levels - 1) for levels in inputs["levels"]]
+        return {
+            "kind": "logic",
+            **sizes,
+            "out_features": outputs,
+            "activation": activation,
+            "luts": list(self.luts),
+            "inputs": self.lut_inputs,
+            "thresholds": counts,
+            "learned": True,
+        }
+
+    def title(self) -> str:
+        return f"{'-'.join(map(str, self.luts))} truth tables of {self.lut_inputs} bits"
+
+    def initialise(self, net: nn.Module, posed: Problem) -> dict[str, Any]:
+        from htaf.models.logic import LogicNet
+
+        assert isinstance(net, LogicNet)
+        net.place(posed.examples(sys.maxsize))
+        return {}
+
+    def groups(self, net: nn.Module, lr: float) -> list[Any]:
+        named = [(name, p) for name, p in net.named_parameters() if p.requires_grad]
+        connections = [p for name, p in named if name.endswith(".weight") and name.startswith("layers.")]
+        held = {id(p) for p in connections}
+        return [
+            {"params": [p for _, p in named if id(p) not in held]},
+            *([{"params": connections, "lr": CONNECTIONS * lr}] if connections else []),
+        ]
+
+    def settle(self, net: nn.Module) -> dict[str, Any]:
+        from htaf.models.logic import LogicNet
+
+        assert isinstance(net, LogicNet)
+        net.settle()
+        return {"learned": False}
+
+
+@dataclass(frozen=True)
+class ImageLogicNetwork(LogicNetwork):
+    """The logic network on the pixels of images.
+
+    Args:
+        luts: Truth tables of each layer, whose connections are learned; classes are the sums of equal groups of the
+            last layer's bits.
+        lut_inputs: Of each table, 1 to 8: 6 is a LUT of most FPGAs.
+        thresholds: Bits of a thermometer for each pixel and channel, evenly spaced over the values of the images.
+    """
+
+    family: ClassVar[str] = "logic-images"
+    data: ClassVar = ImageData
+    luts: tuple[int, ...] = (1000,)
+    thresholds: int = 1
+
+    def initialise(self, net: nn.Module, posed: Problem) -> dict[str, Any]:
+        import torch
+
+        from htaf.models.logic import LogicNet
+
+        assert isinstance(net, LogicNet)
+        x = posed.examples(EXAMPLES)
+        low, high = x.amin((0, 2, 3)), x.amax((0, 2, 3))
+        share = torch.arange(1, self.thresholds + 1) / (self.thresholds + 1)
+        placed = low[:, None] + (high - low)[:, None] * share  # of each channel
+        net.thermometer.threshold.copy_(placed.repeat_interleave(x.shape[2] * x.shape[3], 0).flatten())  # pyright: ignore
+        return {}
+
+
+EXAMPLES = 5000  # images whose values are looked at
+
+
+def logic_tables() -> Recipe:
+    """200 truth tables, 60 epochs: (2, 11) from a soft start over all of them."""
+    training = Optimization(epochs=60, least_steps=2000, lr=0.02, schedule="cosine", label_smoothing=0.05, patience=0)
+    return Recipe(LogicNetwork(), TableData(), ACTIVATION, training)
+
+
+def logic_images() -> Recipe:
+    """1,000 truth tables on one bit of each pixel, 12 epochs."""
+    training = Optimization(epochs=12, lr=0.02, schedule="cosine", patience=0)
+    return Recipe(ImageLogicNetwork(), ImageData(), ACTIVATION, training)
+
+
+ACTIVATION = Activation(start=(0.5, 4.0), sharpen_fraction=1.0)
+TABLES = Family(
+    LogicNetwork,
+    verb="logic",
+    about="Train a network of truth tables on a table: a few hundred lookups a row, for small devices.",
+    recipes={"logic": logic_tables},
+    recipes_help="logic: 200 tables of six bits.",
+)
+IMAGES = Family(
+    ImageLogicNetwork,
+    verb="logic-images",
+    about="Train a network of truth tables on small images: a lookup a neuron, for small devices.",
+    recipes={"logic-images": logic_images},
+    recipes_help="logic-images: 1,000 tables of six bits, one bit of each pixel.",
+)

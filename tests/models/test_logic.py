@@ -1,0 +1,125 @@
+"""Logic networks: tables of bits, learned connections, and the same outputs as integers."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import htaf
+from htaf import GroupSum, LogicNet, LUTLayer
+from htaf.core.kernels import native
+from htaf.core.kernels.lookup import reference
+from htaf.core.kernels.registration import implementation
+from htaf.program.integer import Input, integer_program
+
+
+@given(inputs=st.integers(1, 8), tables=st.integers(1, 5), seed=st.integers(0, 1000))
+def test_of_bits_it_is_the_entry_at_their_address(inputs: int, tables: int, seed: int) -> None:
+    rng = torch.Generator().manual_seed(seed)
+    entries = torch.randn(tables, 2**inputs, generator=rng)
+    x = torch.randint(0, 2, (7, tables, inputs), generator=rng).float().requires_grad_()
+    address = (x.detach().long() << torch.arange(inputs)).sum(-1)
+    y = htaf.functional.lookup(x, entries)
+    assert torch.equal(y, entries[torch.arange(tables), address])
+    y.sum().backward()
+    assert x.grad is not None
+    for i in range(inputs):  # what the other value of one bit would add
+        on, off = (entries[torch.arange(tables), address & ~(1 << i) | bit << i] for bit in (1, 0))
+        torch.testing.assert_close(x.grad[..., i], on - off)
+
+
+@pytest.mark.skipif(native.load()[0] is None, reason="no compiled kernels")
+@given(shape=st.tuples(st.integers(0, 9), st.integers(1, 40), st.integers(1, 8)), bits=st.booleans())
+def test_the_compiled_kernel_is_the_formula(shape: tuple[int, int, int], bits: bool) -> None:
+    rng = torch.Generator().manual_seed(sum(shape))
+    x, grad = torch.rand(shape, generator=rng), torch.randn(shape[:-1], generator=rng)
+    x, entries = x.round() if bits else x, torch.rand(shape[1], 2 ** shape[2], generator=rng)
+    fast = implementation("lookup", "cpu")
+    torch.testing.assert_close(fast.forward(x, entries), reference.forward(x, entries))
+    for found, expected in zip(fast.backward(grad, x, entries), reference.backward(grad, x, entries), strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_gradients_of_the_first_and_second_order() -> None:
+    x = torch.rand(2, 3, 3, dtype=torch.float64, requires_grad=True)
+    entries = torch.rand(3, 8, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(htaf.functional.lookup, (x, entries), check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(htaf.functional.lookup, (x, entries))
+
+
+@pytest.mark.parametrize(("x", "entries"), [((2, 3, 2), (3, 8)), ((2, 3, 2), (2, 4)), ((2,), (1, 4))])
+def test_shapes_that_do_not_fit_are_named(x: tuple[int, ...], entries: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="got shapes"):
+        htaf.functional.lookup(torch.rand(x), torch.rand(entries))
+
+
+def test_a_layer_finds_the_two_columns_that_matter() -> None:
+    torch.manual_seed(0)
+    x = torch.randint(0, 2, (2048, 12)).float()
+    y = (x[:, 3] != x[:, 7]).long()
+    net = nn.Sequential(LUTLayer(12, 32, 3), GroupSum(2, 2.0))
+    optimizer = torch.optim.Adam(net.parameters(), 0.05)
+    for rows in torch.arange(2048).repeat(6).split(64):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x[rows]), y[rows]).backward()
+        optimizer.step()
+    exact = htaf.harden(net).eval()
+    assert (exact(x).argmax(1) == y).float().mean() > 0.99
+    layer = net[0]
+    assert isinstance(layer, LUTLayer)
+    before = exact(x)
+    layer.settle()
+    assert [name for name, _ in net.named_parameters()] == ["0.table"]
+    assert torch.equal(htaf.harden(net).eval()(x), before)
+
+
+def test_random_connections_read_all_columns_alike() -> None:
+    layer = LUTLayer(10, 7, 3, learned=False)
+    assert set(layer.connections.bincount(minlength=10).tolist()) == {2, 3}
+    assert layer.weight is None
+
+
+@pytest.mark.parametrize("sizes", [(0, 3, 6), (3, 0, 6), (3, 3, 0), (3, 3, 9)])
+def test_sizes_that_cannot_be_are_named(sizes: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match="expected positive sizes and 1 to 8 inputs, got"):
+        LUTLayer(*sizes)
+    with pytest.raises(ValueError, match="expected a multiple of 4 columns, got 6"):
+        GroupSum(4)(torch.zeros(2, 6))
+
+
+@pytest.mark.parametrize(("outputs", "luts", "exponent"), [*product([3, 1], [(50,), (40, 30)], [None, 6])])
+def test_a_hardened_network_is_an_integer_program(outputs: int, luts: tuple[int, ...], exponent: int | None) -> None:
+    torch.manual_seed(1)
+    x = torch.randint(-40, 60, (400, 5)) / 4
+    net = LogicNet(5, outputs, luts, thresholds=(3, 0, 7, 1, 2), exponent=exponent)
+    net.place(x)
+    with torch.no_grad():
+        for parameter in net.head.parameters():
+            parameter.uniform_(-3, 3)
+    net.settle()
+    exact = htaf.harden(net).eval()
+    program = integer_program(exact, x[:4])
+    assert [type(op).__name__ for op in program.ops].count("LUT") == len(luts)
+    with torch.no_grad():
+        assert np.array_equal(program.outputs(x.numpy()), exact(x).numpy())
+
+
+def test_thresholds_of_pixels_are_bytes() -> None:
+    torch.manual_seed(2)
+    pixels, deviation = torch.randint(0, 256, (300, 2, 3, 4), dtype=torch.uint8), torch.tensor([[0.3], [0.25]])
+    table = (torch.arange(256) / 255 - torch.tensor([[0.4], [0.5]])) / deviation
+    x = torch.stack([table[c][pixels[:, c].long()] for c in range(2)], 1)
+    net = LogicNet(24, 4, (30,), thresholds=(2,) * 24)
+    net.place(x.flatten(1))
+    net.settle()
+    exact = htaf.harden(net).eval()
+    program = integer_program(exact, x[:4], input=Input("pixels", (2, 3, 4)), table=table)
+    assert not any(type(op).__name__ == "Lookup" for op in program.ops)
+    with torch.no_grad():
+        assert np.array_equal(program.outputs(pixels.numpy()), exact(x).numpy())
