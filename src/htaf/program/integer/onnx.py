@@ -118,36 +118,25 @@ def _add(graph: Graph, op: ops.Add, given: list[str], values: list[Value], made:
     return graph.add("Add", *(graph.times(x, np.int64(1) << by, made.shape) for x, by in parts))
 
 
-def _and(graph: Graph, op: ops.And, given: list[str], values: list[Value], made: Value) -> str:
-    return graph.add("Mul", graph.add("Sub", 1, given[0]) if op.inverted else given[0], given[1])
-
-
 def _neuron(graph: Graph, op: ops.Neuron, given: list[str], values: list[Value], made: Value) -> str:
     shape, most = made.shape[1:], op.membrane(values[0])
-    wanted = op.thresholds.shape[1]
     thresholds = graph.constant(op.thresholds.clip(-most, most + 1).reshape(-1))
-    first = graph.constant(by_channel(np.arange(len(op.sign)) * wanted, shape))
+    first = graph.constant(by_channel(np.arange(len(op.sign)) * op.steps, shape))
     x, timed = graph.times(given[0], op.sign << op.scale, shape), op.timed(values[0])
-    membrane = since = spikes = ""  # since: the steps before this one since the last reset
+    membrane = since = ""  # since: the steps before this one since the last reset
     found = list[str]()
     for t in range(op.steps):
         now = graph.add("Gather", x, graph.constant(t), axis=1) if timed else x
         if membrane and op.leak:
             membrane = graph.add("Sub", membrane, graph.halved(membrane, op.leak))
         membrane = graph.add("Add", membrane, now) if membrane else now
-        place = first
-        if t:
-            place = graph.add("Add", spikes, t * op.steps) if op.soft else since
-            place = graph.add("Add", place, first)
+        place = graph.add("Add", since, first) if t else first
         spike = graph.add("GreaterOrEqual", membrane, graph.add("Gather", thresholds, place, axis=0))
         spike = graph.cast(spike)
         found.append(graph.add("Unsqueeze", spike, graph.constant([1])))
-        if op.soft:
-            spikes = graph.add("Add", spikes, spike) if spikes else spike
-        else:
-            quiet = graph.add("Sub", 1, spike)
-            membrane = graph.add("Mul", membrane, quiet)
-            since = graph.add("Mul", graph.add("Add", since, 1), quiet) if since else quiet
+        quiet = graph.add("Sub", 1, spike)
+        membrane = graph.add("Mul", membrane, quiet)
+        since = graph.add("Mul", graph.add("Add", since, 1), quiet) if since else quiet
     return graph.add("Concat", *found, axis=1)
 
 
@@ -256,7 +245,7 @@ def _pool(graph: Graph, op: ops.Pool, given: list[str], values: list[Value], mad
 
 
 WRITTEN: dict[type[Op], Written] = {
-    ops.Lookup: _lookup, ops.Take: _take, ops.Add: _add, ops.And: _and, ops.Neuron: _neuron, ops.Count: _count,
+    ops.Lookup: _lookup, ops.Take: _take, ops.Add: _add, ops.Neuron: _neuron, ops.Count: _count,
     ops.View: _view,
     ops.Shift: _shift, ops.Linear: _linear, ops.Conv: _conv, ops.Steps: _steps, ops.Pool: _pool,
 }  # fmt: skip
