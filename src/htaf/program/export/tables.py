@@ -27,8 +27,7 @@ from htaf.data.notes import MOST_NAMED, Note, warn_unlike
 from htaf.data.numerals import BLANKS
 from htaf.data.reading import DataError, finite_numbers, listed
 from htaf.data.targets import relabelled
-from htaf.program.export.onnx import network_proto
-from htaf.program.export.program import ExportError, require
+from htaf.program.export.onnx import ExportError, network_proto, require
 from htaf.transform.convert.exported import cause_of
 
 if TYPE_CHECKING:
