@@ -469,13 +469,7 @@ def lower(traced: Traced) -> tuple[Program, Report]:
 # ---- the whole way ----
 
 
-def pack(
-    model: nn.Module | Traced,
-    example: Any,
-    *,
-    dynamic_batch: bool = True,
-    progress: bool = False,
-) -> PackedModel:
+def pack(model: nn.Module | Traced, example: Any, *, progress: bool = False) -> PackedModel:
     """A model that computes the same over packed bits, on the CPU.
 
     The model is exported (`torch.export`), and every layer that takes the outputs of steps becomes one over bits:
@@ -490,7 +484,6 @@ def pack(
             `trace` made of it.
         example: tensor [batch, ...] or a tuple of them, as the model takes them: float32, integers (ids) or bools
             (masks). The packed model takes these dtypes.
-        dynamic_batch: the packed model takes batches of any size; False for models whose graph is tied to one.
         progress: show bars, and plain lines where there is no terminal.
 
     Returns:
@@ -509,7 +502,7 @@ def pack(
     if isinstance(model, PackedModel):
         raise PackedError("expected a hardened model, got one that is packed already")
     given = arguments_of(example)
-    traced = model if isinstance(model, Traced) else trace(model, given, dynamic_batch=dynamic_batch, progress=progress)
+    traced = model if isinstance(model, Traced) else trace(model, given, progress=progress)
     program, report = lower(traced)
     if not report.layers:
         raise PackedError(f"there is nothing to pack: {_why_none(report)}")
