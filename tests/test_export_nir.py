@@ -226,7 +226,7 @@ class Calls(nn.Module):
         self.call = call
         self.conv, self.norm, self.step, self.fire = nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), Heaviside(), IF(Heaviside())
         self.norm.running_mean, self.norm.weight.data = torch.tensor([1.0, -1.0]), torch.tensor([2.0, -1.0])
-        self.batch = nn.BatchNorm2d(2, track_running_stats=False)
+        self.batch, self.two = nn.BatchNorm2d(2, track_running_stats=False), Heaviside(levels=2, spacing=1.5)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.call(self, x)
@@ -253,7 +253,11 @@ def repeated(net: Any, x: Tensor) -> Tensor:
     return net.norm(y.flatten(0, 1)).view(3, -1, 2, 6, 6).mean((0, 3, 4))
 
 
-@pytest.mark.parametrize("call", [reread, repeated, in_place, added])
+def levels(net: Any, x: Tensor) -> Tensor:
+    return net.two(net.norm(net.conv(x)) + 1.0)
+
+
+@pytest.mark.parametrize("call", [reread, repeated, in_place, added, levels])
 def test_layers_that_are_read_twice_keep_their_weights(call: Any, tmp_path: Path) -> None:
     torch.manual_seed(0)
     net, x = Calls(call).eval(), images(7)
