@@ -41,7 +41,11 @@ NOT_OF_BITS, NOT_READ = "float: its input is not bits", "float: no layer over bi
 
 
 class Lowering:
-    """One pass over the graph; `program` and `report` are its results."""
+    """One pass over the graph; `program` and `report` are its results.
+
+    Raises:
+        PackedError: an operator that a packed model cannot run.
+    """
 
     def __init__(self, traced: Traced) -> None:
         self.traced, self.constants = traced, traced.constants
@@ -456,16 +460,6 @@ def _structure(tree: Any) -> dict[str, Any]:
     raise PackedError(f"expected tensors in tuples, lists and dicts as outputs, got {type(tree).__name__}")
 
 
-def lower(traced: Traced) -> tuple[Program, Report]:
-    """The program and the account of it.
-
-    Raises:
-        PackedError: an operator that a packed model cannot run, or nothing to pack.
-    """
-    lowering = Lowering(traced)
-    return lowering.program, lowering.report
-
-
 # ---- the whole way ----
 
 
@@ -503,10 +497,10 @@ def pack(model: nn.Module | Traced, example: Any, *, progress: bool = False) -> 
         raise PackedError("expected a hardened model, got one that is packed already")
     given = arguments_of(example)
     traced = model if isinstance(model, Traced) else trace(model, given, progress=progress)
-    program, report = lower(traced)
-    if not report.layers:
-        raise PackedError(f"there is nothing to pack: {_why_none(report)}")
-    packed = PackedModel(program, report)
+    lowered = Lowering(traced)
+    if not lowered.report.layers:
+        raise PackedError(f"there is nothing to pack: {_why_none(lowered.report)}")
+    packed = PackedModel(lowered.program, lowered.report)
     found = compare(packed, traced, given, progress=progress)
     if not found.ok:
         raise PackedError(f"expected the packed model to agree with the hardened one on the example, got:\n{found}")
