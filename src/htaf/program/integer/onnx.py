@@ -194,7 +194,8 @@ def _linear(graph: Graph, op: ops.Linear, given: list[str], values: list[Value],
 def _conv(graph: Graph, op: ops.Conv, given: list[str], values: list[Value], made: Value) -> str:
     x, shape = _untimed(graph, given[0], values[0]), made.shape[-3:]
     if (held := _bytes(graph, op.weight, x, values[0])) is not None:
-        y = graph.cast(graph.add("ConvInteger", *held, **_windows_of(op)))
+        pads = [*op.padding, *op.padding]
+        y = graph.cast(graph.add("ConvInteger", *held, strides=op.stride, pads=pads, dilations=op.dilation))
     else:
         outputs, inputs, *kernel = op.weight.shape
         x = _windows(graph, x, values[0], (kernel[0], kernel[1]), op.stride, op.padding, op.dilation, 0)
@@ -204,12 +205,6 @@ def _conv(graph: Graph, op: ops.Conv, given: list[str], values: list[Value], mad
         y = graph.shaped(graph.add("Transpose", y, perm=[0, 2, 1]), shape)
     y = y if op.bias is None else graph.add("Add", y, by_channel(op.bias, shape))
     return _timed(graph, y, made)
-
-
-def _windows_of(op: ops.Conv) -> dict[str, Any]:
-    """A convolution's attributes."""
-    pads = [*op.padding, *op.padding]
-    return {"strides": op.stride, "pads": pads, "dilations": op.dilation}
 
 
 def _windows(

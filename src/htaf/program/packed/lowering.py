@@ -115,19 +115,14 @@ class Lowering:
 
     def _argument(self, node: Node) -> dict[str, Any]:
         if node in self.constants:
-            name = re.sub(r"[^a-z0-9_.]", "_", node.name)
-            name = next((n for n, t in self.tensors.items() if t is self.constants[node]), None) or self._constant(
-                name, node
-            )
+            name = next((n for n, t in self.tensors.items() if t is self.constants[node]), None)
+            if name is None:
+                name = self._tensor(re.sub(r"[^a-z0-9_.]", "_", node.name), self.constants[node])
+                self.constants[node] = self.tensors[name]  # the next use finds it
             return {"t": name}
         if not isinstance(node.meta.get("val"), (Tensor, list, tuple)):
             return self._size(node.meta["val"])
         return {"v": self._float(node)}
-
-    def _constant(self, name: str, node: Node) -> str:
-        name = self._tensor(name, self.constants[node])
-        self.constants[node] = self.tensors[name]  # the next use finds it
-        return name
 
     def _size(self, size: Any) -> Any:
         """An integer, or {"s": [times, over, plus]}: batch times // over + plus."""
