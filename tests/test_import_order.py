@@ -45,18 +45,18 @@ BUDGETS = {
     "_ground": 1_311,
     "cli": 3_874,
     "concepts": 8_740,
-    "core": 5_016,
+    "core": 4_951,
     "data": 6_977,
     "language": 2_465,
     "models": 1_967,
-    "program": 9_809,
+    "program": 9_470,
     "tables": 4_542,
-    "training": 7_510,
-    "transform": 6_150,
+    "training": 7_504,
+    "transform": 5_926,
     "": 623,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 58_984, ("tests", "paper/tests"): 50_225, ("paper/src",): 14_006}
+TOTALS = {("src/htaf",): 58_350, ("tests", "paper/tests"): 50_059, ("paper/src",): 14_091}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 
