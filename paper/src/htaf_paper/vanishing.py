@@ -230,8 +230,8 @@ class GradientNorms:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        kinds = (SmoothStep, Heaviside, nn.ReLU)
-        found: dict[str, nn.Module] = {path: m for path, m in model.named_modules() if isinstance(m, kinds)}
+        kinds: tuple[type, ...] = (SmoothStep, Heaviside, nn.ReLU)
+        found = {path: module for path, module in model.named_modules() if isinstance(module, kinds)}
         self._squares: dict[str, Tensor | None] = dict.fromkeys(found)
         self._handles = [m.register_forward_pre_hook(partial(self._watch, path)) for path, m in found.items()]
 
