@@ -207,6 +207,7 @@ def _rounded(value: float) -> float:
 
 # ---- how large the gradient is that reaches each activation ----
 
+ACTIVATIONS: tuple[type, ...] = (SmoothStep, Heaviside, nn.ReLU)
 SAFE = (1e-12, 1e15)  # between these a float32 norm has lost nothing to underflow or overflow of its squares
 
 
@@ -230,8 +231,7 @@ class GradientNorms:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        kinds: tuple[type, ...] = (SmoothStep, Heaviside, nn.ReLU)
-        found = {path: module for path, module in model.named_modules() if isinstance(module, kinds)}
+        found = {path: module for path, module in model.named_modules() if isinstance(module, ACTIVATIONS)}
         self._squares: dict[str, Tensor | None] = dict.fromkeys(found)
         self._handles = [m.register_forward_pre_hook(partial(self._watch, path)) for path, m in found.items()]
 
