@@ -56,7 +56,7 @@ BUDGETS = {
     "": 623,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 58_350, ("tests", "paper/tests"): 50_059, ("paper/src",): 14_091}
+TOTALS = {("src/htaf",): 58_350, ("tests", "paper/tests"): 50_063, ("paper/src",): 14_094}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 
