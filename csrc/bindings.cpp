@@ -141,11 +141,6 @@ NB_MODULE(_native, m) {
         nb::gil_scoped_release unlocked;
         return chosen().load()->pack(Type(type), at(x), at<std::uint8_t>(bits), rows, columns, threads);
     });
-    m.def("unpack", [](int type, std::uintptr_t bits, std::uintptr_t y, std::size_t rows, std::size_t columns,
-                       float below, int threads) {
-        nb::gil_scoped_release unlocked;
-        chosen().load()->unpack(Type(type), at<const std::uint8_t>(bits), at(y), rows, columns, below, threads);
-    });
     m.def("transpose", [](std::uintptr_t bits, std::uintptr_t turned, std::size_t rows, std::size_t columns, int threads) {
         nb::gil_scoped_release unlocked;
         chosen().load()->transpose(at<const std::uint8_t>(bits), at<std::uint8_t>(turned), rows, columns, threads);

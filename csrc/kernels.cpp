@@ -79,33 +79,6 @@ bool pack(Type type, const void* x, std::uint8_t* bits, size_t rows, size_t colu
     return good;
 }
 
-void unpack(Type type, const std::uint8_t* bits, void* y, size_t rows, size_t columns, float below, int threads) {
-    if (columns % 8 == 0) {  // rows without padding are one long row
-        columns *= rows;
-        rows = columns ? 1 : 0;
-    }
-    size_t bytes = blocks(columns, 8), pieces = blocks(columns, block);
-    with_type(type, [&]<class T>(T*) {
-        T either[lanes];
-        store(either, all(below));
-        T low = either[0];
-        store(either, all(1.0f));
-        T high = either[0];
-        T values[256][8];  // of each byte
-        for (int byte = 0; byte < 256; ++byte)
-            for (int j = 0; j < 8; ++j) values[byte][j] = byte >> j & 1 ? high : low;
-        parallel(rows * pieces, threads, [&](size_t begin, size_t end) {
-            for (size_t i = begin; i < end; ++i) {
-                size_t row = i / pieces, from = i % pieces * block, n = std::min(block, columns - from);
-                const std::uint8_t* source = bits + row * bytes + from / 8;
-                T* to = static_cast<T*>(y) + row * columns + from;
-                for (size_t j = 0; j < n; j += 8)
-                    std::memcpy(to + j, values[source[j / 8]], std::min<size_t>(8, n - j) * sizeof(T));
-            }
-        });
-    });
-}
-
 }  // namespace
 
 extern const SmoothKernels smooth;
@@ -121,6 +94,6 @@ extern const LogicKernels logic;
 
 namespace htaf {
 using namespace HTAF_NAMESPACE;
-const Kernels HTAF_KERNELS = {HTAF_NAME, &smooth,   &neurons, &binary, &tables,   &integers,    &maps,  &floats,
-                              &logic,    heaviside, pack,     unpack,  transpose, count_common};
+const Kernels HTAF_KERNELS = {HTAF_NAME, &smooth, &neurons,  &binary, &tables,   &integers, &maps,
+                              &floats,   &logic,  heaviside, pack,    transpose, count_common};
 }  // namespace htaf

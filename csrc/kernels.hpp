@@ -85,8 +85,6 @@ struct Kernels {
     void (*heaviside)(Type, const void* x, void* y, std::size_t n, float below, int threads);
     // Bit j of byte i of a row is 1 where value 8 i + j of the row is >= 0; unused bits are 0. False when x holds a NaN.
     bool (*pack)(Type, const void* x, std::uint8_t* bits, std::size_t rows, std::size_t columns, int threads);
-    void (*unpack)(Type, const std::uint8_t* bits, void* y, std::size_t rows, std::size_t columns, float below,
-                   int threads);
     // turned [columns, ceil(rows / 8)] from bits [rows, ceil(columns / 8)]: bit c of row n becomes bit n of row c
     void (*transpose)(const std::uint8_t* bits, std::uint8_t* turned, std::size_t rows, std::size_t columns,
                       int threads);

@@ -44,18 +44,18 @@ BUDGETS = {
     "_ground": 1_301,
     "cli": 3_689,
     "concepts": 8_310,
-    "core": 5_109,
+    "core": 5_042,
     "data": 6_991,
     "language": 2_465,
     "models": 2_207,
-    "program": 10_090,
+    "program": 9_751,
     "tables": 4_551,
-    "training": 7_679,
-    "transform": 6_150,
+    "training": 7_673,
+    "transform": 5_926,
     "": 605,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 59_147, ("tests", "paper/tests"): 50_212, ("paper/src",): 14_003}
+TOTALS = {("src/htaf",): 58_511, ("tests", "paper/tests"): 50_046, ("paper/src",): 14_088}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 

@@ -237,12 +237,6 @@ def test_a_model_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(ValueError, match="no --bits with a model of your own"):
         predictor(file, monkeypatch, bits=True)
 
-    save(pack(net, x, dynamic_batch=False), file)
-    rows = [b"%a" % x.tolist(), b"%a" % x[:2].tolist()]
-    found = answers_of(predictor(file, monkeypatch), [rows[0], *rows])
-    assert [status for status, _ in found] == [200, 200, 422]
-    assert found[-1][1] == "expected an input of shape [3, 4], got [2, 4]"
-
 
 class Two(torch.nn.Module):
     """Two inputs; outputs of each row by name, and one of all rows if it is wanted."""

@@ -14,9 +14,9 @@ import pandas as pd
 import pytest
 import torch
 from mpmath import mpf
-from torch import nn
+from torch import Tensor, nn
 
-from htaf.core.activations import HTAF
+from htaf.core.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
 from htaf.data import tabular
 from htaf.models.mlp import MLP
 from htaf_paper import bounds, networks, theory, theory_report, vanishing, vanishing_report
@@ -24,7 +24,9 @@ from htaf_paper.computing import Place
 from htaf_paper.gap_bound import dhn_gap_bound
 from htaf_paper.theory import cells
 from htaf_paper.tuning import tune
-from htaf_paper.vanishing import DepthCell, train
+from htaf_paper.vanishing import DepthCell, GradientNorms, LayerGradient, mean_by_layer, train
+
+mse = nn.functional.mse_loss
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -233,3 +235,66 @@ def made(
 )
 def test_the_median_of_the_last_tenth_of_the_epochs(norms: list[float], expected: bool) -> None:
     assert vanishing_report.verdict([{"norm": [norms]}])[0] == expected
+
+
+# ---- gradient norms against autograd with everything spelled out, and closed forms ----
+
+
+def data(rows: int = 6, columns: int = 3) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(rows, columns, generator=generator), torch.randn(rows, 1, generator=generator)
+
+
+@pytest.mark.parametrize("act", [HTAF, ScaledSigmoid, StraightThrough, Heaviside, nn.ReLU])
+def test_against_autograd(act: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 5), act(), nn.Linear(5, 4), act(), nn.Linear(4, 1))
+    x, y = data()
+    first = model[0](x)
+    second = model[2](model[1](first))
+    loss = mse(model[4](model[3](second)), y)
+    expected = torch.autograd.grad(loss, (first, second))
+    with GradientNorms(model) as norms:
+        mse(model(x), y).backward()
+        found = norms.read()
+    assert list(found) == ["1", "3"]
+    for layer, gradient in zip(found.values(), expected, strict=True):
+        assert layer.norm == pytest.approx(gradient.double().square().sum().sqrt().item(), rel=1e-6)
+        each = [row.double().square().sum().sqrt().item() for row in gradient]
+        assert layer.per_sample == pytest.approx(math.fsum(each), rel=1e-6)
+    if act is Heaviside:
+        assert {layer.norm for layer in found.values()} == {0.0}
+
+
+def test_per_sample_is_the_norm_of_each_samples_own_loss() -> None:
+    torch.manual_seed(0)
+    model = MLP(3, 1, (5,), nn.ReLU)
+    x, y = data()
+    own = []
+    for i in range(len(x)):
+        pre = model.hidden[0].linear(x[i : i + 1])  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
+        (gradient,) = torch.autograd.grad(mse(model.head(pre.relu()), y[i : i + 1]), pre)
+        own.append(gradient.norm().item())
+    with GradientNorms(model) as norms:
+        mse(model(x), y).backward()
+        found = norms.read()["hidden.0.act"]
+    assert found.per_sample == pytest.approx(sum(own) / len(own), rel=1e-5)
+    assert found.norm == pytest.approx(math.sqrt(math.fsum(n * n for n in own)) / len(own), rel=1e-5)
+
+
+@pytest.mark.parametrize("size", [1e-35, 1e-22, 1e-13, 1.0, 1e18, 1e25])
+def test_norms_whose_squares_leave_float32(size: float) -> None:
+    x = torch.ones(2, 50, requires_grad=True)
+    model = nn.Sequential(nn.Identity(), nn.ReLU())
+    with GradientNorms(model) as norms:
+        (model(x) * torch.tensor([[1.0], [1e-3]]) * size).sum().backward()
+        found = norms.read()["1"]
+    assert found.norm == pytest.approx(size * math.sqrt(50 * (1 + 1e-6)), rel=1e-5, abs=0)
+    assert found.per_sample == pytest.approx(size * math.sqrt(50) * 1.001, rel=1e-5, abs=0)
+
+
+def test_means_over_the_batches_of_an_epoch() -> None:
+    batches = [{"a": LayerGradient(1.0, 4.0)}, {"a": LayerGradient(2.0, 8.0), "b": LayerGradient(math.inf, 1.0)}]
+    found = mean_by_layer(batches)
+    assert found["a"] == LayerGradient(1.5, 6.0)
+    assert math.isnan(found["b"].norm)

@@ -16,8 +16,9 @@ from torch import nn
 from closed_form import derivatives
 from htaf.core.activations import HTAF, ScaledSigmoid
 from htaf.models.mlp import MLP
-from htaf.transform.diagnostics import GradientNorms, layer_statistics
+from htaf.transform.diagnostics import layer_statistics
 from htaf_paper.tuning import tune
+from htaf_paper.vanishing import GradientNorms
 
 STEPS = [HTAF, ScaledSigmoid, partial(HTAF, bipolar=True)]
 

@@ -10,7 +10,6 @@ import numpy as np
 from htaf.program.integer.ops import (
     LUT,
     Add,
-    And,
     Conv,
     Count,
     Linear,
@@ -94,11 +93,11 @@ class Made:
         smallest = self.rng.integers(0, 2, self.last.channels)
         self.add(Pool, self.here(), (size, size), (2, 1), (size // 2, 0), smallest)
 
-    def neuron(self, steps: int, leak: int = 0, soft: bool = False) -> None:
-        scale, wanted = leak * steps, steps * steps if soft else steps
+    def neuron(self, steps: int, leak: int = 0) -> None:
+        scale = leak * steps
         signs = self.signs()
-        held = (self.thresholds(wanted) * signs[:, None] + 1) << scale
-        self.add(Neuron, self.here(), steps, held, signs, leak, scale, soft)
+        held = (self.thresholds(steps) * signs[:, None] + 1) << scale
+        self.add(Neuron, self.here(), steps, held, signs, leak, scale)
 
     def count(self, axes: tuple[int, ...]) -> None:
         self.add(Count, self.here(), axes)
@@ -146,8 +145,8 @@ class Made:
 def random_program(seed: int, kind: str) -> tuple[IntegerProgram, np.ndarray]:
     """A program and rows for it.
 
-    kind: "mlp", "table" (thermometer), "logic", "logic of pixels", "conv", "residual", "spiking", "leaky", "soft",
-    "rows in time".
+    kind: "mlp", "table" (thermometer), "logic", "logic of pixels", "conv", "residual", "spiking", "leaky", "rows in
+    time".
     """
     rng = np.random.default_rng([seed, 1])
     if kind in ("mlp", "table", "logic", "rows in time"):
@@ -195,18 +194,15 @@ def random_program(seed: int, kind: str) -> tuple[IntegerProgram, np.ndarray]:
             shifts = rng.integers(0, 4, 6)
             if made.values[a].shape == made.values[b].shape:
                 made.add(Add, a, b, shifts[::-1].copy(), shifts)
-            c = made.bits()
-            whole = made.ops[-1].reads[0]
-            d = made.add(Steps, whole, made.thresholds(1, whole), made.signs(), 0, 1)
-            made.add(And, c, d, bool(rng.integers(2)))
+            made.bits()
         else:
             steps = int(rng.integers(2, 5))
             leak = 1 if kind == "leaky" else 0
-            made.neuron(steps, leak, kind == "soft")
+            made.neuron(steps, leak)
             made.pool()
             made.conv(5, 3)
-            made.neuron(steps, 2 * leak, kind == "soft")
+            made.neuron(steps, 2 * leak)
     return made.ended(), made.seen[0]
 
 
-KINDS = ("mlp", "table", "logic", "logic of pixels", "conv", "residual", "spiking", "leaky", "soft", "rows in time")
+KINDS = ("mlp", "table", "logic", "logic of pixels", "conv", "residual", "spiking", "leaky", "rows in time")

@@ -16,7 +16,7 @@ from htaf.program.integer import execute
 from htaf.program.integer.c import numbers, to_c
 from htaf.program.integer.execute import TARGETS, run_c, run_program
 from htaf.program.integer.exports import is_whole
-from htaf.program.integer.ops import Add, And, Conv, IntegerError, Linear, Pool, Shift, Steps, Take, View
+from htaf.program.integer.ops import Add, Conv, IntegerError, Linear, Pool, Shift, Steps, Take, View
 from htaf.program.integer.program import Input, IntegerProgram
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
@@ -65,8 +65,6 @@ def columns() -> tuple[IntegerProgram, np.ndarray]:
     a = made.steps() or made.here()
     made.add(Take, 0, made.rng.integers(0, 5, 70))
     b = made.bits()
-    made.add(Take, 0, made.rng.integers(0, 5, 70))
-    b = made.add(And, b, made.bits(), True)
     made.add(Linear, b, made.rng.integers(-127, 128, (50, 70)), None)
     made.steps(3)
     made.add(Linear, made.here(), made.rng.integers(-1, 2, (50, 50)), None)

@@ -19,8 +19,7 @@ from htaf.models.whitened import WhitenedConvNet
 from htaf.models.wide_resnet import WideResNet
 from htaf.program.integer.build import Walk, columns_input, integer_program
 from htaf.program.integer.ops import IntegerError, Neuron, Pool, Steps
-from htaf.program.integer.program import Input, IntegerProgram
-from htaf.program.integer.simplify import simplify
+from htaf.program.integer.program import Input, IntegerProgram, simplify
 from htaf.program.packed.graph import Traced, trace
 from htaf.training.runs.integer import pixel_table
 from htaf.transform.grid import columns_grid
@@ -152,12 +151,6 @@ IMAGES: dict[str, tuple[Make, tuple[int, ...]]] = {
     "whitened": (lambda: WhitenedConvNet(5, ACT, widths=(8, 16)), (3, 14, 14)),
     "sew": (lambda: SEWResNet(18, 5, lambda: IF(ACT()), steps=2, width=4, stem="cifar"), (3, 8, 8)),
     "sew lif": (lambda: SEWResNet(18, 5, lambda: LIF(ACT()), steps=3, width=4, stem="imagenet"), (3, 16, 16)),
-    "sew and": (lambda: SEWResNet(18, 5, lambda: IF(ACT()), width=4, stem="cifar", connect="and"), (3, 8, 8)),
-    "sew iand": (
-        lambda: SEWResNet(18, 5, lambda: IF(ACT()), steps=2, width=4, stem="cifar", connect="iand"),
-        (3, 8, 8),
-    ),
-    "sew soft": (lambda: SEWResNet(18, 5, lambda: IF(ACT(), reset="soft"), width=4, stem="cifar"), (3, 8, 8)),
     "spiking": (lambda: WhitenedConvNet(5, lambda: LIF(ACT(), tau=4.0), widths=(8, 16), steps=2), (3, 14, 14)),
 }
 
@@ -256,6 +249,14 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "a leak": (
         lambda: WhitenedConvNet(2, lambda: LIF(ACT(), tau=3.0), widths=(4,), steps=2, in_channels=1),
         r"blocks.0.act1: expected a neuron without a leak, .* got tau = 3",
+    ),
+    "a soft reset": (
+        lambda: WhitenedConvNet(2, lambda: IF(ACT(), reset="soft"), widths=(4,), steps=2, in_channels=1),
+        r"blocks.0.act1: expected a neuron with a hard reset, got one with a soft reset",
+    ),
+    "a product of bits": (
+        lambda: SEWResNet(18, 5, lambda: IF(ACT()), width=4, stem="cifar", connect="and", in_channels=1),
+        r'got aten.mul.Tensor .*: join blocks of spiking networks by connect="add"',
     ),
     "transposed": (
         lambda: chain(nn.ConvTranspose2d(4, 4, 2)),

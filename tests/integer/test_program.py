@@ -77,25 +77,23 @@ def test_sums_of_one_more_than_a_float_holds(bits: int) -> None:
     assert images.flatten().tolist() == wanted
 
 
-@given(st.integers(1, 4), st.integers(0, 2), st.booleans(), st.integers(0, 10**6))
-def test_neuron_by_loops(steps: int, leak: int, soft: bool, seed: int) -> None:
+@given(st.integers(1, 4), st.integers(0, 2), st.integers(0, 10**6))
+def test_neuron_by_loops(steps: int, leak: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     scale = leak * steps
-    thresholds = rng.integers(-5, 30, (3, steps * steps if soft else steps)) << scale
+    thresholds = rng.integers(-5, 30, (3, steps)) << scale
     x, sign = rng.integers(-9, 20, (2, steps, 3)), rng.choice([-1, 1], 3)
-    y = Neuron("n", 0, steps, thresholds, sign, leak, scale, soft).run(x)
+    y = Neuron("n", 0, steps, thresholds, sign, leak, scale).run(x)
     for n, c in itertools.product(range(2), range(3)):
-        m = k = j = 0
+        m = k = 0
         for t in range(steps):
             if leak:
                 m -= m >> leak
             m += (int(sign[c]) * int(x[n, t, c])) << scale
             k += 1
-            spike = m >= thresholds[c, (k - 1) * steps + j if soft else k - 1]
+            spike = m >= thresholds[c, k - 1]
             assert y[n, t, c] == spike
-            if spike and soft:
-                j += 1
-            elif spike:
+            if spike:
                 m = k = 0
 
 

@@ -74,9 +74,6 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "spikes of one input": (ops.spikes.default, (leaf(2, 5).detach().expand(3, 2, 5), 1.0, 1.0, 0.7, True)),
     "pack": (ops.pack_bits.default, (leaf(5, 13).detach(),)),
-    "unpack": (
-        ops.unpack_bits.default, (torch.randint(0, 255, (5, 2), dtype=torch.uint8), 13, torch.bfloat16, True),
-    ),
     "transpose bits": (ops.transpose_bits.default, (torch.randint(0, 255, (5, 2), dtype=torch.uint8), 13)),
     "count common bits": (
         ops.count_common_bits.default,

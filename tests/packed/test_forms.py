@@ -101,16 +101,17 @@ def test_windows_without_a_pixel_are_pooled_in_float(size: int, bits: bool) -> N
     assert any(isinstance(step, Pool) for step in packed.program.instructions) == bits
 
 
-def test_a_flip_is_named_by_the_row_of_its_step() -> None:
+def test_every_flip_of_a_step_is_counted() -> None:
     model = nn.Sequential(nn.Linear(5, 9), htaf.Heaviside(), nn.Linear(9, 3)).eval()
     x = torch.randn(4, 5)
     packed = pack(model, x)
     (name,) = (s.lower for s in packed.program.instructions if hasattr(s, "lower") and s.lower)
     packed.program.tensors[name].fill_(torch.inf)
-    flips = verify(htaf.packed.PackedModel(packed.program, packed.report), model, x).flips
+    (layer,) = verify(htaf.packed.PackedModel(packed.program, packed.report), model, x).layers
     with torch.no_grad():
-        wanted = (model[0](x) >= 0).nonzero().tolist()
-    assert [[f.row, f.channel] for f in flips] == wanted
+        z = model[0](x)
+    assert (layer.flips, layer.bits) == (int((z >= 0).sum()), z.numel())
+    assert layer.farthest == pytest.approx(float(z[z >= 0].max()), rel=1e-5)
 
 
 @pytest.mark.parametrize("multiplier", [1, 2])

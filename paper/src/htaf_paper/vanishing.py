@@ -2,8 +2,8 @@
 
 MLPs without batch norm on Abalone (seed 0's split, standardised target, mean squared error), Adam 1e-3, batches of 256,
 200 epochs. Per epoch and layer the mean over the batches of the L2 norm of dL/d(pre-activation) over the batch matrix,
-and of the per-sample norm (`htaf.transform.diagnostics.LayerGradient`). A gradient vanishes when the median of the
-first layer's norm over the last 10% of the epochs is below 1e-5.
+and of the per-sample norm (`LayerGradient`). A gradient vanishes when the median of the first layer's norm over the
+last 10% of the epochs is below 1e-5.
 
 - table and figure over seven shapes: ReLU, HTAF (3, 7.3), scaled sigmoid 22;
 - figure of every layer of 256-256-128: HTAF (2, 11), (8, 2.75), (11, 2), scaled sigmoid 22, ReLU;
@@ -17,18 +17,20 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from htaf.core.activations import Heaviside
+from htaf.core.contract import SmoothStep
 from htaf.data.tabular import load, split
 from htaf.models.build import activation
 from htaf.models.mlp import MLP
 from htaf.transform.convert import harden
-from htaf.transform.diagnostics import GradientNorms, mean_by_layer
 from htaf_paper import vanishing_report
 from htaf_paper.computing import Place
 from htaf_paper.experiments import Experiment, Settings
@@ -201,6 +203,89 @@ def _rmse(net: nn.Module, part: tuple[Tensor, Tensor], scale: float) -> float:
 def _rounded(value: float) -> float:
     """Four significant digits: what a figure shows, in files of a few kilobytes."""
     return float(f"{value:.3e}")
+
+
+# ---- how large the gradient is that reaches each activation ----
+
+ACTIVATIONS: tuple[type, ...] = (SmoothStep, Heaviside, nn.ReLU)
+SAFE = (1e-12, 1e15)  # between these a float32 norm has lost nothing to underflow or overflow of its squares
+
+
+@dataclass(frozen=True)
+class LayerGradient:
+    """The gradient G = dL/d(pre-activation) of one activation layer, [rows, units], one row a sample.
+
+    norm: ||G||, the L2 norm over the whole batch matrix.
+    per_sample: mean over the samples i of ||dl_i/dx_i||, where l_i is the loss of sample i alone. For a mean loss
+        L = (1/B) sum l_i, which it must be, that is B times the mean row norm, so sum_i ||G_i||.
+    """
+
+    norm: float
+    per_sample: float
+
+
+class GradientNorms:
+    """Records ||dL/d(pre-activation)|| at every activation module of a network, each of which runs once a pass.
+
+    Source: Glorot and Bengio 2010; the paper, appendix on vanishing gradients.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        found = {path: module for path, module in model.named_modules() if isinstance(module, ACTIVATIONS)}
+        self._squares: dict[str, Tensor | None] = dict.fromkeys(found)
+        self._handles = [m.register_forward_pre_hook(partial(self._watch, path)) for path, m in found.items()]
+
+    def read(self) -> dict[str, LayerGradient]:
+        """The norms of the last backward pass by the paths of the layers, the first layer first."""
+        return {
+            path: LayerGradient(squares.sum().sqrt().item(), squares.sqrt().sum().item())
+            for path, squares in self._squares.items()
+            if squares is not None
+        }
+
+    def __enter__(self) -> GradientNorms:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _watch(self, path: str, module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        if args[0].requires_grad:
+            args[0].register_hook(partial(self._keep, path))
+
+    def _keep(self, path: str, gradient: Tensor) -> None:
+        self._squares[path] = _row_norms(gradient.detach()).square()
+
+
+def _row_norms(rows: Tensor) -> Tensor:
+    """L2 norms of rows, [rows, n] -> float64 [rows], tiny gradients included.
+
+    On CPUs float64 sums are 20 times slower, so they are kept for rows whose squares leave the range of float32.
+    """
+    norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float32).double()
+    unsafe = ~((norms > SAFE[0]) & (norms < SAFE[1]))
+    norms[unsafe] = torch.linalg.vector_norm(rows[unsafe], dim=1, dtype=torch.float64)
+    return norms
+
+
+def mean_by_layer(batches: Iterable[dict[str, LayerGradient]]) -> dict[str, LayerGradient]:
+    """Means over the batches of an epoch of both norms; a batch whose norm is not finite is left out, and a layer
+    without a finite one has NaN."""
+    sums: dict[str, list[LayerGradient]] = {}
+    for batch in batches:
+        for path, layer in batch.items():
+            sums.setdefault(path, []).append(layer)
+    return {path: _mean([g for g in layers if math.isfinite(g.norm)]) for path, layers in sums.items()}
+
+
+def _mean(layers: list[LayerGradient]) -> LayerGradient:
+    if not layers:
+        return LayerGradient(math.nan, math.nan)
+    return LayerGradient(
+        math.fsum(layer.norm for layer in layers) / len(layers),
+        math.fsum(layer.per_sample for layer in layers) / len(layers),
+    )
 
 
 STUDY = Experiment(

@@ -245,35 +245,6 @@ def pack_bits(x: Float[Tensor, "*rows n"]) -> UInt8[Tensor, "*rows bytes"]:
     return operators.pack_bits(x.detach())
 
 
-def unpack_bits(
-    bits: UInt8[Tensor, "*rows bytes"], n: int, *, dtype: torch.dtype = torch.float32, bipolar: bool = False
-) -> Float[Tensor, "*rows n"]:
-    """The inverse of `pack_bits`: 0 and 1, or -1 and 1 with `bipolar`.
-
-    Args:
-        bits: uint8 tensor [..., ceil(n / 8)].
-        n: values a row.
-        dtype: floating-point dtype of the result.
-        bipolar: -1 where a bit is 0.
-
-    Returns:
-        Tensor [..., n] of that dtype.
-
-    Raises:
-        TypeError: bits is not a uint8 tensor, or dtype is not floating-point.
-        ValueError: the last dimension of bits is not ceil(n / 8).
-    """
-    if not isinstance(bits, Tensor) or bits.dtype != torch.uint8:
-        raise TypeError(f"bits must be a uint8 tensor, got {getattr(bits, 'dtype', type(bits).__name__)}")
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise TypeError(f"dtype must be a floating-point torch.dtype, got {dtype!r}")
-    if not isinstance(n, (int, torch.SymInt)) or n < 0:
-        raise ValueError(f"n must be an integer >= 0, got {n!r}")
-    if bits.ndim == 0 or bits.shape[-1] != (n + 7) // 8:
-        raise ValueError(f"bits must have a last dimension of {(n + 7) // 8} for n = {n}, got {tuple(bits.shape)}")
-    return operators.unpack_bits(bits, n, dtype, bipolar)
-
-
 def transpose_bits(bits: UInt8[Tensor, "rows bytes"], n: int) -> UInt8[Tensor, "n columns"]:
     """A matrix of packed bits turned on its side: bit j of row i becomes bit i of row j.
 

@@ -58,24 +58,22 @@ def soft_start(*end: float) -> tuple[float, ...]:
     return (2.0,) if len(end) == 1 else (end[0] / 2, 4 / end[0])
 
 
-def set_sharpness(model: nn.Module, values: tuple[float, ...], *, kind: str | None = None) -> int:
+def set_sharpness(model: nn.Module, values: tuple[float, ...]) -> int:
     """Give every smooth step with as many sharpness parameters these values, in their order; returns how many took it.
 
     Args:
         values: (alpha0, alpha1) of HTAF, (beta,) of the scaled sigmoid; of others as their `sharpness` names them.
-        kind: only steps of this kind, such as "htaf".
 
     Raises:
-        ValueError: the model holds none, or, without `kind`, those of several kinds; one of them keeps its parameters
-            as tensors, or a value is out of range. Then nothing is set.
+        ValueError: the model holds none, or those of several kinds; one of them keeps its parameters as tensors, or a
+            value is out of range. Then nothing is set.
     """
     modules = [m for m in model.modules() if isinstance(m, SmoothStep) and len(m.sharpness) == len(values) > 0]
     kinds = sorted({m.kind for m in modules})
-    if kind is None and len(kinds) > 1:
-        raise ValueError(f"expected smooth steps of one kind, or kind=, got {', '.join(kinds)}")
-    modules = [m for m in modules if kind in (None, m.kind)]
+    if len(kinds) > 1:
+        raise ValueError(f"expected smooth steps of one kind, got {', '.join(kinds)}")
     if not modules:
-        wanted = f"{kind or 'smooth'} steps of {len(values)} sharpness parameters"
+        wanted = f"smooth steps of {len(values)} sharpness parameters"
         held = sorted({f"{m.kind} ({', '.join(m.sharpness)})" for m in model.modules() if isinstance(m, SmoothStep)})
         raise ValueError(f"expected a model with {wanted}, got {', '.join(held) or 'none'}")
     named = [{name: check_positive(name, v) for name, v in zip(m.sharpness, values, strict=True)} for m in modules]

@@ -78,8 +78,7 @@ from htaf.training.runs import (
 from htaf.training.runs.folder import FORMAT
 from htaf.training.runs.predictions import measure
 from htaf.transform import convert
-from htaf.transform.diagnostics import layer_statistics
-from htaf.transform.diagnostics.layers import BINARY
+from htaf.transform.diagnostics import BINARY, layer_statistics
 
 RESERVED = ("method", "kind", "bipolar", "levels")  # what else stands beside the sharpness parameters in a record
 AS_USUAL = Running()

@@ -43,13 +43,5 @@ def spikes(x: Tensor, leak: float, gain: float, threshold: float, soft: bool) ->
 
 def pack_bits(x: Tensor) -> Tensor:
     bits = nn.functional.pad((x >= 0).to(torch.int32), (0, -x.shape[-1] % 8)).unflatten(-1, (-1, 8))
-    return (bits * _places()).sum(-1).to(torch.uint8)
-
-
-def unpack_bits(bits: Tensor, size: int, dtype: torch.dtype, bipolar: bool) -> Tensor:
-    values = (bits.to(torch.int32).unsqueeze(-1) // _places() % 2).flatten(-2)[..., :size].to(dtype)
-    return 2 * values - 1 if bipolar else values
-
-
-def _places() -> Tensor:
-    return (2.0 ** torch.arange(8)).to(torch.int32)  # a constant tensor or a shift does not pass the translation
+    places = (2.0 ** torch.arange(8)).to(torch.int32)  # a constant tensor or a shift does not pass the translation
+    return (bits * places).sum(-1).to(torch.uint8)

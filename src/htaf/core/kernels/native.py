@@ -248,14 +248,6 @@ def pack(x: Tensor) -> Tensor:
     return bits
 
 
-def unpack(bits: Tensor, size: int, dtype: torch.dtype, *, bipolar: bool = False) -> Tensor:
-    bits = bits.contiguous()
-    values = torch.empty(*bits.shape[:-1], size, dtype=dtype, device=bits.device)
-    rows, below = math.prod(bits.shape[:-1]), -1.0 if bipolar else 0.0
-    extension().unpack(TYPES[dtype], bits.data_ptr(), values.data_ptr(), rows, size, below, torch.get_num_threads())
-    return values
-
-
 def transpose(bits: Tensor, size: int) -> Tensor:
     bits, rows = bits.contiguous(), len(bits)
     turned = torch.empty((size, (rows + 7) // 8), dtype=torch.uint8, device=bits.device)

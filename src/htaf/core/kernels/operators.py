@@ -8,7 +8,7 @@
     levels(x, thresholds, bipolar)            the share of the thresholds that x reaches
     straight_through(x, slope, parameters, bipolar), straight_through_backward(grad, x, ...)
     surrogate(x, slope, bipolar)              the step whose derivative is the tensor `slope`
-    pack_bits(x), unpack_bits(bits, size, dtype, bipolar)
+    pack_bits(x)
     lookup(x, entries)                        truth tables of k inputs, multilinear between bits
     spikes(x, leak, gain, threshold, soft)    exact neurons over time from rest, as exported programs hold them
     transpose_bits(bits, size), count_common_bits(a, b)
@@ -285,20 +285,6 @@ def _pack_like(x: Tensor) -> Tensor:
     return x.new_empty((*x.shape[:-1], (x.shape[-1] + 7) // 8), dtype=torch.uint8)
 
 
-def _unpack(bits: Tensor, size: int, dtype: torch.dtype, bipolar: bool) -> Tensor:
-    if bits.dtype != torch.uint8 or bits.shape[-1] != (size + 7) // 8:
-        raise ValueError(
-            f"bits must be uint8 with a last dimension of {(size + 7) // 8} for {size} values, "
-            f"got {bits.dtype} of shape {tuple(bits.shape)}"
-        )
-    result = torch.empty(0, dtype=dtype, device=bits.device)
-    return choose("heaviside", result).unpack(bits, size, dtype, bipolar=bipolar)
-
-
-def _unpack_like(bits: Tensor, size: int, dtype: torch.dtype, bipolar: bool) -> Tensor:
-    return bits.new_empty((*bits.shape[:-1], size), dtype=dtype)
-
-
 def _bit_counts(bits: Tensor) -> Any:
     """The compiled kernels, or the reference, whose matrix products are fast on CUDA too."""
     return implementation("bit_counts", "cpu" if bits.device.type == "cpu" and native.available() else "reference")
@@ -362,16 +348,10 @@ spikes = Operator(
     _spikes, _spikes_like, over_time, _spikes_backward, formula=decomposed.spikes,
 )  # fmt: skip
 pack_bits = Operator("pack_bits(Tensor x) -> Tensor", _pack, _pack_like, elementwise, formula=decomposed.pack_bits)
-unpack_bits = Operator(
-    "unpack_bits(Tensor bits, int size, ScalarType dtype, bool bipolar) -> Tensor",
-    _unpack, _unpack_like, elementwise, formula=decomposed.unpack_bits,
-)  # fmt: skip
 transpose_bits = Operator("transpose_bits(Tensor bits, int size) -> Tensor", _transpose, _transpose_like, one_by_one)
 count_common_bits = Operator("count_common_bits(Tensor a, Tensor b) -> Tensor", _common, _common_like, one_by_one)
 # of programs: of any inputs, and of inputs without NaN, where a step is one comparison
-DECOMPOSITIONS: dict[Any, Any] = {
-    one.op: one.formula for one in (heaviside, levels, lookup, spikes, pack_bits, unpack_bits)
-}
+DECOMPOSITIONS: dict[Any, Any] = {one.op: one.formula for one in (heaviside, levels, lookup, spikes, pack_bits)}
 COMPARISONS: dict[Any, Any] = DECOMPOSITIONS | {
     heaviside.op: decomposed.compared, levels.op: decomposed.compared_levels,
 }  # fmt: skip

@@ -8,8 +8,7 @@ is one comparison.
 
 from htaf.core.kernels.operators import COMPARISONS, DECOMPOSITIONS
 from htaf.program.export.nir import to_nir
-from htaf.program.export.onnx import onnx_network, to_onnx
-from htaf.program.export.program import ExportError
+from htaf.program.export.onnx import ExportError, onnx_network, to_onnx
 from htaf.program.export.tables import onnx_table, raw_columns, table_to_onnx
 
 __all__ = [

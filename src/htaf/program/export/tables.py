@@ -27,8 +27,8 @@ from htaf.data.notes import MOST_NAMED, Note, warn_unlike
 from htaf.data.numerals import BLANKS
 from htaf.data.reading import DataError, finite_numbers, listed
 from htaf.data.targets import relabelled
-from htaf.program.export.onnx import network_proto
-from htaf.program.export.program import ExportError, require
+from htaf.program.export.onnx import ExportError, network_proto, require
+from htaf.program.integer import onnx as integer
 from htaf.transform.convert.exported import cause_of
 
 if TYPE_CHECKING:
@@ -53,14 +53,12 @@ class Piece:
     value: str
 
 
-class Graph:
-    """Nodes, constants and inputs of an ONNX graph while it is made. Names of its own differ from those of columns."""
+class Graph(integer.Graph):
+    """Nodes, constants and inputs of an ONNX graph while it is made."""
 
-    def __init__(self, columns: Sequence[Column]) -> None:
-        self.onnx = require("onnx")
-        self.taken = {column.name for column in columns} | set(OUTPUTS)
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
+    def __init__(self) -> None:
+        super().__init__()
+        self.op = "prepare"
         self.inputs: list[Any] = []
         self.columns: list[dict[str, Any]] = []
 
@@ -76,30 +74,9 @@ class Graph:
         self.inputs.append(self.onnx.helper.make_tensor_value_info(column.name, element, [BATCH, 1]))
         return column.name
 
-    def add(self, operator: str, *values: str, domain: str = "", **attributes: Any) -> str:
-        """A node with one output. Gives the output's name."""
-        made = self._fresh(operator)
-        self.nodes.append(self.onnx.helper.make_node(operator, [*values], [made], made, domain=domain, **attributes))
-        return made
-
-    def constant(self, value: Any, dtype: Any) -> str:
-        """A tensor of numbers. Gives its name."""
-        made = self._fresh("constant")
-        self.constants.append(self.onnx.numpy_helper.from_array(np.asarray(value, dtype=dtype), made))
-        return made
-
     def joined(self, values: Sequence[str]) -> str:
         """Tensors [batch, ...] side by side."""
         return values[0] if len(values) == 1 else self.add("Concat", *values, axis=1)
-
-    def cast(self, value: str, dtype: str) -> str:
-        """The same numbers in "FLOAT" or "DOUBLE"."""
-        return self.add("Cast", value, to=getattr(self.onnx.TensorProto, dtype))
-
-    def _fresh(self, what: str) -> str:
-        name = next(n for i in itertools.count() if (n := f"prepare/{what}_{i}") not in self.taken)
-        self.taken.add(name)
-        return name
 
 
 # ---- the kinds of columns ----
@@ -172,8 +149,8 @@ class _Calendar:
 
     def __init__(self, graph: Graph, moment: str) -> None:
         self.graph, self.moment = graph, moment
-        self.time = self._number("Mod", moment, dates.DAY)
-        self.day = self._number("Div", graph.add("Sub", moment, self.time), dates.DAY)
+        self.time = graph.add("Mod", moment, dates.DAY)
+        self.day = graph.add("Div", graph.add("Sub", moment, self.time), dates.DAY)
 
     def part(self, name: str, first: Sequence[int]) -> str:
         """One of `dates.PARTS`; int64, or double where it has a fraction. first: of each column, in microseconds."""
@@ -184,35 +161,32 @@ class _Calendar:
             since = graph.cast(graph.add("Sub", self.moment, graph.constant([first], np.int64)), "DOUBLE")
             return graph.add("Div", since, graph.constant(dates.DAY, np.float64))
         if name == "weekday":
-            return self._number("Mod", self._number("Add", self.day, 3), 7)
-        since = self._number("Add", self.day, 719_468)  # the first of March of the year 0
-        of_era = self._number("Mod", since, 146_097)
-        years = self._number("Div", of_era, 36_524)
-        years = graph.add("Add", graph.add("Sub", of_era, self._number("Div", of_era, 1_460)), years)
-        years = self._number("Div", graph.add("Sub", years, self._number("Div", of_era, 146_096)), 365)
-        gone = graph.add("Add", self._number("Mul", years, 365), self._number("Div", years, 4))
-        of_year = graph.add("Sub", of_era, graph.add("Sub", gone, self._number("Div", years, 100)))
-        month = self._number("Div", self._number("Add", self._number("Mul", of_year, 5), 2), 153)  # from March, 0
-        month = self._number("Add", self._number("Mod", self._number("Add", month, 2), 12), 1)
+            return graph.add("Mod", graph.add("Add", self.day, 3), 7)
+        since = graph.add("Add", self.day, 719_468)  # the first of March of the year 0
+        of_era = graph.add("Mod", since, 146_097)
+        years = graph.add("Div", of_era, 36_524)
+        years = graph.add("Add", graph.add("Sub", of_era, graph.add("Div", of_era, 1_460)), years)
+        years = graph.add("Div", graph.add("Sub", years, graph.add("Div", of_era, 146_096)), 365)
+        gone = graph.add("Add", graph.add("Mul", years, 365), graph.add("Div", years, 4))
+        of_year = graph.add("Sub", of_era, graph.add("Sub", gone, graph.add("Div", years, 100)))
+        month = graph.add("Div", graph.add("Add", graph.add("Mul", of_year, 5), 2), 153)  # from March, 0
+        month = graph.add("Add", graph.add("Mod", graph.add("Add", month, 2), 12), 1)
         early = graph.add("Less", month, graph.constant(3, np.int64))
         if name == "month":
             return month
-        eras = self._number("Div", graph.add("Sub", since, of_era), 146_097)
-        year = graph.add("Add", years, self._number("Mul", eras, 400))
-        year = graph.add("Where", early, self._number("Add", year, 1), year)
+        eras = graph.add("Div", graph.add("Sub", since, of_era), 146_097)
+        year = graph.add("Add", years, graph.add("Mul", eras, 400))
+        year = graph.add("Where", early, graph.add("Add", year, 1), year)
         if name == "year":
             return year
         assert name == "day of year", name
         fourth, century, era = (
-            graph.add("Equal", self._number("Mod", year, n), graph.constant(0, np.int64)) for n in (4, 100, 400)
+            graph.add("Equal", graph.add("Mod", year, n), graph.constant(0, np.int64)) for n in (4, 100, 400)
         )
         leap = graph.add("And", fourth, graph.add("Or", graph.add("Not", century), era))
         late = graph.add("Where", leap, graph.constant(61, np.int64), graph.constant(60, np.int64))
         shift = graph.add("Where", early, graph.constant(-305, np.int64), late)
         return graph.add("Add", of_year, shift)
-
-    def _number(self, operator: str, value: str, number: int) -> str:
-        return self.graph.add(operator, value, self.graph.constant(number, np.int64))
 
 
 def _microseconds(date: str) -> int:
@@ -423,7 +397,7 @@ def _prepared(preprocessor: Preprocessor) -> tuple[Graph, str]:
             f"expected columns with other names than {', '.join(OUTPUTS)}, which the file uses, got {listed(taken)}: "
             f"rename them and train again, or write the network alone with {option('--raw False', 'raw=False')}"
         )
-    graph = Graph(columns)
+    graph = Graph()
     groups = [[c for c in columns if c.kind == kind] for kind in KINDS]
     pieces = [piece for group in groups if group for piece in KINDS[group[0].kind](graph, group, preprocessor)]
     made = [name for piece in pieces for name in piece.names]

@@ -22,7 +22,6 @@ from htaf._ground.errors import option
 from htaf.program.integer.ops import (
     LUT,
     Add,
-    And,
     Array,
     Conv,
     Count,
@@ -40,8 +39,7 @@ from htaf.program.integer.ops import (
     by_channel,
     channel_axis,
 )
-from htaf.program.integer.program import Input, IntegerProgram
-from htaf.program.integer.simplify import needed, simplify
+from htaf.program.integer.program import Input, IntegerProgram, simplify
 from htaf.program.packed.affine import Affine, aten, compose, read_affine, shape_of
 from htaf.program.packed.graph import Traced, trace
 from htaf.program.packed.kinds import is_pool, is_spikes, maps_each, pool_sizes, read_step
@@ -63,6 +61,7 @@ _INSTEAD = {  # what to do where a layer has no integer form
     "give it ceil_mode=False, and windows with a pixel each": ("max_pool2d",),
     "use nn.MaxPool2d, or nn.AdaptiveAvgPool2d(1) before the last layer": ("avg_pool2d", "adaptive_avg_pool2d"),
     "use padding= of the layer behind it": ("constant_pad_nd", "pad"),
+    'join blocks of spiking networks by connect="add"': ("mul",),
     "use two dimensions": ("conv1d", "max_pool1d", "avg_pool1d", "adaptive_avg_pool1d"),
     "use nn.MaxPool2d with the size of the image": ("adaptive_max_pool1d", "adaptive_max_pool2d", "amax", "max"),
     "return its input, and leave the rest to the loss": ("softmax", "log_softmax", "_softmax", "_log_softmax"),
@@ -200,7 +199,7 @@ class Walk:
         return found
 
     def program(self) -> IntegerProgram:
-        """All that the output needs.
+        """The program of all operations.
 
         Raises:
             IntegerError: there are several outputs, or they are no row of numbers.
@@ -210,8 +209,7 @@ class Walk:
             raise IntegerError(f"expected a network with one output, got {1 + len(more)}")
         end = self._aligned(node, self._settled(node))
         unit = (round(math.log2(end.unit[0])), end.divisor)
-        made = IntegerProgram(self.input, tuple(self.ops), end.value, unit, {"unproved": self.unproved})
-        return needed(made)
+        return IntegerProgram(self.input, tuple(self.ops), end.value, unit, {"unproved": self.unproved})
 
     def row_shape(self, node: Node) -> tuple[int, ...]:
         """The shape of one row of a node, time first where it has time: of [N, ...], [T, N, ...] and [T N, ...]."""
@@ -261,8 +259,6 @@ class Walk:
             self._lut(node)
         elif target is aten.add.Tensor and len(moved) == 2:
             self._add(node, *moved)
-        elif target is aten.mul.Tensor and len(moved) == 2:
-            self._and(node, *moved)
         elif (affine := self._affine(node)) is not None:
             self._map(node, affine)
         elif self._monotone(node):
@@ -490,9 +486,10 @@ class Walk:
         steps = self.row_shape(node)[0]
         rest = Fraction(1) - Fraction(float(leak))  # pyright: ignore[reportArgumentType]
         shift = 0 if not rest else round(-math.log2(rest))
-        if rest and (rest != Fraction(1, 2**shift) or soft):
-            got = f"tau = {float(1 / rest):g}" + (" with a soft reset" if soft else "")
-            refuse(node, "a neuron without a leak, or one with tau = 2, 4, 8 or so and a hard reset", got)
+        if soft:
+            refuse(node, "a neuron with a hard reset", "one with a soft reset")
+        if rest and rest != Fraction(1, 2**shift):
+            refuse(node, "a neuron without a leak, or one with tau = 2, 4, 8 or so", f"tau = {float(1 / rest):g}")
         affine = self._between(source)
         channels, scale = len(known.unit), shift * steps
         slopes = np.broadcast_to(affine.scale.numpy(), (channels,)) * known.unit / known.divisor
@@ -502,14 +499,14 @@ class Walk:
         at = Fraction(float(threshold)) / Fraction(float(gain))  # pyright: ignore[reportArgumentType]
         most = steps * max(abs(self.values[known.value].low), abs(self.values[known.value].high)) << scale
         charges = [sum((1 - rest) ** i for i in range(k)) for k in range(1, steps + 1)]
-        found = np.empty((channels, steps * steps if soft else steps), np.int64)
+        found = np.empty((channels, steps), np.int64)
         for c, (slope, constant) in enumerate(zip(slopes.tolist(), shifts.tolist(), strict=True)):
             a, b = Fraction(slope), Fraction(constant)
-            needed = [at * (j + 1) - b * charge for charge in charges for j in range(steps if soft else 1)]
+            needed = [at - b * charge for charge in charges]
             whole = [math.ceil(n * 2**scale / abs(a)) if a else (-most if n <= 0 else most + 1) for n in needed]
             found[c] = [min(max(n, -most), most + 1) for n in whole]
         sign = np.where(slopes < 0, -1, 1)
-        op = Neuron(module_of(node), known.value, steps, found, sign, shift, scale, bool(soft))
+        op = Neuron(module_of(node), known.value, steps, found, sign, shift, scale)
         self._hold(node, op, np.ones(channels))
 
     def _layer(self, node: Node, site: LayerSite) -> None:
@@ -666,7 +663,8 @@ class Walk:
         known, table = self._settled(source), self.constants.get(entries)  # pyright: ignore
         if table is None or not bool(((table == 0) | (table == 1)).all()):
             refuse(node, "truth tables of 0 and 1", "others: harden the network")
-        if self._bits(known.base) != 1:
+        value = self.values[known.value]
+        if (value.low, value.high) != (0, 1) or known.divisor != 1 or (known.unit != 1).any() or known.still:
             refuse(node, "truth tables of bits", f"{source}")
         number, index = known.value, np.arange(self.values[known.value].size)
         while number and isinstance(op := self.ops[number - 1], (View, Take)):
@@ -707,25 +705,6 @@ class Walk:
             both.append(np.where((sign != step.sign)[:, None], constant, step.thresholds))
         op = Steps(module_of(node), one.x, np.concatenate(both, 1), sign, 0, 1)
         self._hold(node, op, known.unit, still=known.still)
-
-    def _and(self, node: Node, a: Node, b: Node) -> None:
-        for inner, outer in ((a, b), (b, a)):
-            known = self._of(outer)
-            if known.base is not outer or self._bits(outer) is None or (by := self._bits(inner)) is None:
-                continue
-            op = And(module_of(node), self._of(inner).value, known.value, by == -1)
-            self._hold(node, op, np.ones_like(known.unit))
-            return
-        refuse(node, "a product of bits", f"{node.target} ({node.name})")
-
-    def _bits(self, node: Node) -> int | None:
-        """1 where a node is bits, -1 where it is 1 - bits; None for others."""
-        known = self._of(node)
-        value, affine = self.values[known.value], self._between(node)
-        if (value.low, value.high) != (0, 1) or known.divisor != 1 or (known.unit != 1).any() or known.still:
-            return None
-        by = {(float(s), float(t)) for s, t in zip(affine.scale.flatten(), affine.shift.flatten(), strict=True)}
-        return {(1.0, 0.0): 1, (-1.0, 1.0): -1}.get(by.pop()) if len(by) == 1 else None
 
 
 def _by_channel(numbers: Array, shape: tuple[int, ...]) -> Array | None:

@@ -20,7 +20,6 @@ from htaf.program.integer.exports import OPEN, lines, sealed, vectors
 from htaf.program.integer.ops import (
     LUT,
     Add,
-    And,
     Array,
     Conv,
     Count,
@@ -405,9 +404,6 @@ class _Writer:
                 return self.steps(number, op, x, self.scalar(op.x, at), channel)
             case Add():
                 return self.add(number, op, at, channel)
-            case And():
-                a, b = self.scalar(op.a, at), self.scalar(op.b, at)
-                return self.local("int32_t", f"({a} ^ 1) & {b}" if op.inverted else f"{a} & {b}")
             case LUT():
                 return self.lut(number, op, at)
             case Pool():
@@ -655,8 +651,7 @@ class _Writer:
         thresholds = op.thresholds.clip(-bound, bound + 1)
         with self.elements(value.shape[1:]) as at:
             channel = at[0]
-            m, since, spikes = self.local(kind, "0", const=False), self.new("since"), self.new("spikes")
-            self.line(f"int32_t {since} = 0{f', {spikes} = 0' * op.soft};")
+            m, since = self.local(kind, "0", const=False), self.local("int32_t", "0", const=False)
             given = (
                 ""
                 if op.timed(x)
@@ -668,11 +663,10 @@ class _Writer:
                     leak = min(op.leak, 8 * width(kind) - 1)
                     self.line(f"{m} -= {self.helper('floor_shift', kind)}({m}, {leak});")
                 self.line(f"{m} += {f'({one}) * (({kind})1 << {op.scale})' if op.scale else one};")
-                place = f"{since} * {op.steps} + {spikes}" if op.soft else since
                 reached = self.constant(number, "threshold", thresholds)
-                spike = self.local("int32_t", f"{m} >= {reached}[{flat(thresholds.shape, (channel, place))}]")
+                spike = self.local("int32_t", f"{m} >= {reached}[{flat(thresholds.shape, (channel, since))}]")
                 self.line(f"{since}++;")
-                self.line(f"{spikes} += {spike};" if op.soft else f"if ({spike}) {{ {m} = 0; {since} = 0; }}")
+                self.line(f"if ({spike}) {{ {m} = 0; {since} = 0; }}")
                 self.store(number, (t, *at), spike)
 
     # files

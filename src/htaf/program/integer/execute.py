@@ -147,14 +147,11 @@ def exported(folder: str | Path) -> Export:
     raise IntegerError(f"expected a folder with an export to C, got {folder}")
 
 
-def run_program(
-    folder: str | Path, source: str | Path, *, target: str = "host", options: Sequence[str] = (), fails: bool = False
-) -> str:
+def run_program(folder: str | Path, source: str | Path, *, target: str = "host", options: Sequence[str] = ()) -> str:
     """What a C file with `main` prints, compiled together with an export.
 
     Args:
         options: for the emulator.
-        fails: whether the program may end with an error.
     Raises:
         IntegerError: as `run_c`.
     """
@@ -169,17 +166,17 @@ def run_program(
         compiler = [by.compiler[0], *STRICT, *by.compiler[1:], f"-I{folder}", *map(str, files), "-o", str(program)]
         _run(compiler, f"{target}: the export does not compile")
         emulator = (by.emulator[0], *options, *by.emulator[1:]) if by.emulator else ()
-        return _run([*emulator, str(program)], f"{target}: the export ended with an error", fails)
+        return _run([*emulator, str(program)], f"{target}: the export ended with an error")
 
 
-def _run(command: Sequence[str], wrong: str, fails: bool = False) -> str:
+def _run(command: Sequence[str], wrong: str) -> str:
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=TIMEOUT
         )
     except subprocess.TimeoutExpired:
         raise IntegerError(f"{wrong}: no end after {TIMEOUT} seconds") from None
-    if done.returncode and not fails:
+    if done.returncode:
         if lacking := re.search(r"region `(\w+)' overflowed by (\d+) bytes", done.stderr):
             target, too_many = wrong.partition(":")[0], f"{int(lacking[2]):,} bytes too many for its {lacking[1]}"
             raise IntegerError(f"{target}: no room: {too_many}, with the rows that are compiled in")

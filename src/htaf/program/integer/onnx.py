@@ -127,36 +127,25 @@ def _add(graph: Graph, op: ops.Add, given: list[str], values: list[Value], made:
     return graph.add("Add", *(graph.times(x, np.int64(1) << by, made.shape) for x, by in parts))
 
 
-def _and(graph: Graph, op: ops.And, given: list[str], values: list[Value], made: Value) -> str:
-    return graph.add("Mul", graph.add("Sub", 1, given[0]) if op.inverted else given[0], given[1])
-
-
 def _neuron(graph: Graph, op: ops.Neuron, given: list[str], values: list[Value], made: Value) -> str:
     shape, most = made.shape[1:], op.membrane(values[0])
-    wanted = op.thresholds.shape[1]
     thresholds = graph.constant(op.thresholds.clip(-most, most + 1).reshape(-1))
-    first = graph.constant(by_channel(np.arange(len(op.sign)) * wanted, shape))
+    first = graph.constant(by_channel(np.arange(len(op.sign)) * op.steps, shape))
     x, timed = graph.times(given[0], op.sign << op.scale, shape), op.timed(values[0])
-    membrane = since = spikes = ""  # since: the steps before this one since the last reset
+    membrane = since = ""  # since: the steps before this one since the last reset
     found = list[str]()
     for t in range(op.steps):
         now = graph.add("Gather", x, graph.constant(t), axis=1) if timed else x
         if membrane and op.leak:
             membrane = graph.add("Sub", membrane, graph.halved(membrane, op.leak))
         membrane = graph.add("Add", membrane, now) if membrane else now
-        place = first
-        if t:
-            place = graph.add("Add", spikes, t * op.steps) if op.soft else since
-            place = graph.add("Add", place, first)
+        place = graph.add("Add", since, first) if t else first
         spike = graph.add("GreaterOrEqual", membrane, graph.add("Gather", thresholds, place, axis=0))
         spike = graph.cast(spike)
         found.append(graph.add("Unsqueeze", spike, graph.constant([1])))
-        if op.soft:
-            spikes = graph.add("Add", spikes, spike) if spikes else spike
-        else:
-            quiet = graph.add("Sub", 1, spike)
-            membrane = graph.add("Mul", membrane, quiet)
-            since = graph.add("Mul", graph.add("Add", since, 1), quiet) if since else quiet
+        quiet = graph.add("Sub", 1, spike)
+        membrane = graph.add("Mul", membrane, quiet)
+        since = graph.add("Mul", graph.add("Add", since, 1), quiet) if since else quiet
     return graph.add("Concat", *found, axis=1)
 
 
@@ -214,7 +203,8 @@ def _linear(graph: Graph, op: ops.Linear, given: list[str], values: list[Value],
 def _conv(graph: Graph, op: ops.Conv, given: list[str], values: list[Value], made: Value) -> str:
     x, shape = _untimed(graph, given[0], values[0]), made.shape[-3:]
     if (held := _bytes(graph, op.weight, x, values[0])) is not None:
-        y = graph.cast(graph.add("ConvInteger", *held, **_windows_of(op)))
+        pads = [*op.padding, *op.padding]
+        y = graph.cast(graph.add("ConvInteger", *held, strides=op.stride, pads=pads, dilations=op.dilation))
     else:
         outputs, inputs, *kernel = op.weight.shape
         x = _windows(graph, x, values[0], (kernel[0], kernel[1]), op.stride, op.padding, op.dilation, 0)
@@ -224,12 +214,6 @@ def _conv(graph: Graph, op: ops.Conv, given: list[str], values: list[Value], mad
         y = graph.shaped(graph.add("Transpose", y, perm=[0, 2, 1]), shape)
     y = y if op.bias is None else graph.add("Add", y, by_channel(op.bias, shape))
     return _timed(graph, y, made)
-
-
-def _windows_of(op: ops.Conv) -> dict[str, Any]:
-    """A convolution's attributes."""
-    pads = [*op.padding, *op.padding]
-    return {"strides": op.stride, "pads": pads, "dilations": op.dilation}
 
 
 def _windows(
@@ -265,7 +249,7 @@ def _pool(graph: Graph, op: ops.Pool, given: list[str], values: list[Value], mad
 
 
 WRITTEN: dict[type[Op], Written] = {
-    ops.Lookup: _lookup, ops.Take: _take, ops.Add: _add, ops.And: _and, ops.Neuron: _neuron, ops.Count: _count,
-    ops.View: _view, ops.LUT: _lut,
+    ops.Lookup: _lookup, ops.Take: _take, ops.Add: _add, ops.LUT: _lut, ops.Neuron: _neuron, ops.Count: _count,
+    ops.View: _view,
     ops.Shift: _shift, ops.Linear: _linear, ops.Conv: _conv, ops.Steps: _steps, ops.Pool: _pool,
 }  # fmt: skip

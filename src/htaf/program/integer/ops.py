@@ -358,26 +358,6 @@ class Add(Op):
 
 
 @dataclass(frozen=True)
-class And(Op):
-    """Of bits, y = a b; inverted: y = (1 - a) b."""
-
-    a: int
-    b: int
-    inverted: bool
-    READS: ClassVar[tuple[str, ...]] = ("a", "b")
-
-    def value(self, *given: Value) -> Value:
-        a, b = given
-        self.expect(a.shape == b.shape, f"two values of one shape, {a.shape}", b.shape)
-        self.expect({(v.low, v.high) for v in given} == {(0, 1)}, "bits", [(v.low, v.high) for v in given])
-        return Value(a.shape, 0, 1)
-
-    def run(self, *given: Array) -> Array:
-        a, b = given
-        return (1 - a if self.inverted else a) * b
-
-
-@dataclass(frozen=True)
 class LUT(Op):
     """Truth tables of bits, of rows: y[n] = table[n, sum of x[index[n, i]] 2^i]. index: [N, k], k from 1 to 8; table:
     [N, 2^k], 0 or 1."""
@@ -411,9 +391,8 @@ class Neuron(Op):
         M <- M - (M >> leak) + (sign[c] x[t] << scale)   (without M >> leak where leak is 0),   k <- k + 1
         spike = M >= thresholds[c, k - 1],  and then M = k = 0.
 
-    A constant input (a bias, the shift of a norm) is thus in the thresholds: [C, T]. With `soft`, a reset takes the
-    threshold away, not all: M and k go on, and the threshold is thresholds[c, (k - 1) T + j] after j spikes: [C, T T].
-    An x without time comes at every step. scale must be such that the shifts lose nothing: leak * steps.
+    A constant input (a bias, the shift of a norm) is thus in the thresholds: [C, T]. An x without time comes at every
+    step. scale must be such that the shifts lose nothing: leak * steps.
     """
 
     x: int
@@ -422,7 +401,6 @@ class Neuron(Op):
     sign: np.ndarray
     leak: int
     scale: int
-    soft: bool
 
     def timed(self, x: Value) -> bool:
         """Whether x has a number for each step."""
@@ -436,8 +414,8 @@ class Neuron(Op):
         (x,) = given
         self.expect(self.steps >= 1 and (not self.timed(x) or x.shape[0] == self.steps), f"{self.steps} steps", x.shape)
         self.expect_channels(x, thresholds=self.thresholds, sign=self.sign)
-        wanted = self.steps**2 if self.soft else self.steps
-        self.expect(self.thresholds.shape[1:] == (wanted,), f"{wanted} thresholds a channel", self.thresholds.shape)
+        fits = self.thresholds.shape[1:] == (self.steps,)
+        self.expect(fits, f"{self.steps} thresholds a channel", self.thresholds.shape)
         self.expect(bool((np.abs(self.sign) == 1).all()), "signs 1 or -1", self.sign.tolist()[:8])
         self.expect(0 <= self.leak <= 62 and 0 <= self.scale <= 62, "leak and scale in 0 to 62", self.leak)
         self.expect(self.membrane(x) <= WIDEST, "membranes that an int64 holds", self.membrane(x))
@@ -447,20 +425,15 @@ class Neuron(Op):
         (x,) = given
         every = x.swapaxes(0, 1) if x.ndim in (3, 5) else [x] * self.steps
         shape = every[0].shape[1:]
-        membrane, since, spikes = np.zeros_like(every[0]), np.zeros_like(every[0]), np.zeros_like(every[0])
+        membrane, since = np.zeros_like(every[0]), np.zeros_like(every[0])
         channel = by_channel(np.arange(len(self.sign)), shape)
         found = list[Array]()
         for now in every:
             if self.leak:
                 membrane = membrane - (membrane >> self.leak)
             membrane = membrane + ((now * by_channel(self.sign, shape)) << self.scale)
-            since = since + 1
-            place = (since - 1) * self.steps + spikes if self.soft else since - 1
-            spike = (membrane >= self.thresholds[channel, place]).astype(np.int64)
-            if self.soft:
-                spikes = spikes + spike
-            else:
-                membrane, since = membrane * (1 - spike), since * (1 - spike)
+            spike = (membrane >= self.thresholds[channel, since]).astype(np.int64)
+            membrane, since = membrane * (1 - spike), (since + 1) * (1 - spike)
             found.append(spike)
         return np.stack(found, 1)
 
@@ -504,7 +477,7 @@ class View(Op):
 
 
 OPS: dict[str, type[Op]] = {
-    one.__name__: one for one in (Lookup, Take, Shift, Conv, Linear, Steps, Pool, Add, And, LUT, Neuron, Count, View)
+    one.__name__: one for one in (Lookup, Take, Shift, Conv, Linear, Steps, Pool, Add, LUT, Neuron, Count, View)
 }
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ import numpy as np
 from jaxtyping import Float64, Int64, Integer, Num
 from numpy.typing import ArrayLike
 
-from htaf.program.integer.ops import WIDEST, Array, IntegerError, Op, Value, arrays, plain
+from htaf.program.integer.ops import WIDEST, Array, IntegerError, Op, Pool, Steps, Value, arrays, plain
 
 KINDS = ("pixels", "columns")
 
@@ -157,3 +158,33 @@ class IntegerProgram:
 def _short(op: Op, value: Value) -> str:
     reads, shape = ", ".join(map(str, op.reads)), list(value.shape)
     return f"{type(op).__name__} {op.name} of {reads}: {shape} in {value.low:,} to {value.high:,}"
+
+
+# ---- programs that compute the same with fewer or cheaper operations ----
+
+
+def needed(program: IntegerProgram) -> IntegerProgram:
+    """Without operations that the output does not need."""
+    wanted = {program.output}
+    for number in range(len(program.ops), 0, -1):
+        if number in wanted:
+            wanted.update(program.ops[number - 1].reads)
+    kept = [0, *sorted(wanted - {0})]
+    places = {number: place for place, number in enumerate(kept)}
+    ops = list[Op]()
+    for op in (program.ops[number - 1] for number in kept[1:]):
+        ops.append(replace(op, **{name: places[getattr(op, name)] for name in op.READS}))
+    return replace(program, ops=tuple(ops), output=places[program.output])
+
+
+def simplify(program: IntegerProgram) -> IntegerProgram:
+    """What the output needs, with poolings behind steps: a pooling whose only reader is a step pools the step's bits,
+    the least where the step falls."""
+    program = needed(program)
+    ops, readers = [*program.ops], Counter([program.output, *(read for op in program.ops for read in op.reads)])
+    for number, op, _ in reversed([*program]):  # of several poolings the last first
+        after = ops[number] if number < len(ops) else None
+        if isinstance(op, Pool) and isinstance(after, Steps) and after.x == number and readers[number] == 1:
+            ops[number - 1] = replace(after, x=op.x)
+            ops[number] = replace(op, x=number, smallest=op.smallest ^ (after.sign < 0))
+    return replace(program, ops=tuple(ops))

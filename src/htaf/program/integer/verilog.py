@@ -509,11 +509,6 @@ def _add(module: Module, op: ops.Add, label: str, given: list[Array], values: li
     return module.vector(label, made, [weighted([a, b], [1 << i, 1 << j]) for a, b, (i, j) in pairs])
 
 
-def _and(module: Module, op: ops.And, label: str, given: list[Array], values: list[Value], made: Value) -> Array:
-    pairs = zip(given[0].flat, given[1].flat, strict=True)
-    return module.vector(label, made, [f"{'~' if op.inverted else ''}{a.text} & {b.text}" for a, b in pairs])
-
-
 def _lut(module: Module, op: ops.LUT, label: str, given: list[Array], values: list[Value], made: Value) -> Array:
     texts = list[str]()
     for row in given[0].reshape(-1, given[0].shape[-1]):
@@ -540,22 +535,16 @@ def _neuron(module: Module, op: ops.Neuron, label: str, given: list[Array], valu
         texts = [weighted([x], [sign << op.scale]) for x, sign in zip(now.flat, signs, strict=True)]
         if t:
             kept = [f"{m.number} - ({m.number} >>> {op.leak})" if op.leak else m.number for m in membrane.flat]
-            if not op.soft:
-                kept = [f"({s.text} ? 1'sd0 : {m})" for s, m in zip(spikes[-1].flat, kept, strict=True)]
+            kept = [f"({s.text} ? 1'sd0 : {m})" for s, m in zip(spikes[-1].flat, kept, strict=True)]
             texts = [f"({m}) + ({x})" for m, x in zip(kept, texts, strict=True)]
         membrane = module.vector(f"m{label}_{t}", held, texts)
         before = [[past.flat[i] for past in spikes] for i in range(held.size)]
-        texts = list[str]()
-        for m, of, past in zip(membrane.flat, thresholds, before, strict=True):
-            if op.soft:
-                texts.append(_soft(m, held, of[t * op.steps : t * op.steps + t + 1], past))
-            else:
-                texts.append(_hard(m, held, of[: t + 1], past))
-        spikes.append(module.vector(f"{label}_{t}", bits, texts))
+        each = zip(membrane.flat, thresholds, before, strict=True)
+        spikes.append(module.vector(f"{label}_{t}", bits, [_spike(m, held, of[: t + 1], past) for m, of, past in each]))
     return np.stack(spikes)
 
 
-def _hard(membrane: Wire, value: Value, thresholds: list[int], past: list[Wire]) -> str:
+def _spike(membrane: Wire, value: Value, thresholds: list[int], past: list[Wire]) -> str:
     """A spike, whose threshold is that of the steps since the last one."""
     text = reached(membrane, value, thresholds[-1], 1)
     for k in reversed(range(len(past))):
@@ -563,18 +552,7 @@ def _hard(membrane: Wire, value: Value, thresholds: list[int], past: list[Wire])
     return text
 
 
-def _soft(membrane: Wire, value: Value, thresholds: list[int], past: list[Wire]) -> str:
-    """A spike, whose threshold is that of the number of spikes before."""
-    text = reached(membrane, value, thresholds[-1], 1)
-    width = len(thresholds).bit_length()
-    spikes = "(" + " + ".join([f"{width}'d0", *(wire.text for wire in past)]) + ")"
-    for j in reversed(range(len(past))):
-        text = f"({spikes} == {width}'d{j} ? {reached(membrane, value, thresholds[j], 1)} : {text})"
-    return text
-
-
 WRITTEN: dict[type[Op], Written] = {
     ops.Lookup: _lookup, ops.Take: _moved, ops.Shift: _shift, ops.Conv: _conv, ops.Linear: _linear, ops.Steps: _steps,
-    ops.Pool: _pool, ops.Add: _add, ops.And: _and, ops.LUT: _lut, ops.Neuron: _neuron, ops.Count: _count,
-    ops.View: _moved,
+    ops.Pool: _pool, ops.Add: _add, ops.LUT: _lut, ops.Neuron: _neuron, ops.Count: _count, ops.View: _moved,
 }  # fmt: skip

@@ -14,10 +14,9 @@ if TYPE_CHECKING:
     from htaf.program.packed.lowering import pack
     from htaf.program.packed.model import PackedModel
     from htaf.program.packed.report import Report, Row
-    from htaf.program.packed.verification import Flip, LayerCheck, Verification, verify
+    from htaf.program.packed.verification import LayerCheck, Verification, verify
 
 __all__ = [
-    "Flip",
     "LayerCheck",
     "PackedError",
     "PackedModel",
@@ -32,7 +31,7 @@ __all__ = [
     "verify",
 ]
 
-_VERIFICATION = dict.fromkeys(("Flip", "LayerCheck", "Verification", "verify"), "htaf.program.packed.verification")
+_VERIFICATION = dict.fromkeys(("LayerCheck", "Verification", "verify"), "htaf.program.packed.verification")
 __getattr__, __dir__ = lazy(
     __name__,
     {

@@ -113,10 +113,6 @@ class Planned:
         self.parts = parts
         self.layouts = {v: known[v][:3] for p in parts if isinstance(p, Segment) for v in p.takes}
         self.scratch = max([p.scratch for p in parts if isinstance(p, Segment)], default=0)
-        done: dict[int, list[int]] = {}  # values that nobody reads after an instruction
-        for value, at in last.items():
-            done.setdefault(at, []).append(value)
-        self.done = done
 
     def whole(self) -> Callable[[int], Any] | None:
         """The run as one call with the input's address, where the network is one plan from its only input to its only
@@ -157,8 +153,8 @@ class Planned:
                 else:
                     for run, _ in self.runs[first:last]:
                         run(values, batch)
-            for at in range(first, last):
-                for value in self.done.get(at, ()):
+            for _, done in self.runs[first:last]:
+                for value in done:
                     values[value] = None
         self.pool.append(scratch)
         return self.outputs(values)

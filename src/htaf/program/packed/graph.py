@@ -73,11 +73,11 @@ def check_model(model: nn.Module) -> None:
             raise PackedError(f"expected a model without NaN, got NaN in {name}")
 
 
-def trace(model: nn.Module, example: Any, *, dynamic_batch: bool = True, progress: bool = False) -> Traced:
+def trace(model: nn.Module, example: Any, *, progress: bool = False) -> Traced:
     """Export a model in eval mode, once for `pack` and `verify`, which take it in place of the model.
 
     Args:
-        model, example, dynamic_batch, progress: as `pack` takes them.
+        model, example, progress: as `pack` takes them.
 
     Raises:
         PackedError: a model that is smooth or has NaN, or that cannot be exported; the message is PyTorch's.
@@ -85,12 +85,12 @@ def trace(model: nn.Module, example: Any, *, dynamic_batch: bool = True, progres
     example = arguments_of(example)
     check_model(model)
     with shown_progress("exporting the network", None, shown=progress):
-        return _traced(model, example, dynamic_batch)
+        return _traced(model, example)
 
 
-def _traced(model: nn.Module, example: tuple[Tensor, ...], dynamic_batch: bool) -> Traced:
+def _traced(model: nn.Module, example: tuple[Tensor, ...]) -> Traced:
     model = duplicate(model, parameters=True, buffers=True).eval()
-    exported = export_program(settled(model), example, PackedError, dynamic_batch=dynamic_batch, stays=_stays)
+    exported = export_program(settled(model), example, PackedError, stays=_stays)
     if exported.graph_signature.buffers_to_mutate:
         names = ", ".join(exported.graph_signature.buffers_to_mutate.values())
         raise PackedError(f"expected a model without state that changes, got one that writes to {names}")

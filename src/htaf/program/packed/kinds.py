@@ -130,19 +130,14 @@ def _mapped(node: Node, found: dict[Node, Bits]) -> Bits | None:
     """
     if not maps_each(node) or (kind := found.get(node.all_input_nodes[0])) is None:
         return None
-    after = _values_of(node, kind.levels())
+    args, kwargs = map_arg((node.args, node.kwargs), lambda _: kind.levels())
+    after = node.target(*args, **kwargs)  # pyright: ignore[reportCallIssue]
     low, high = float(after[0]), float(after[-1])
     if low == high or not math.isfinite(low + high):
         return None
     even = torch.linspace(low, high, kind.most + 1, dtype=torch.float64)
     rounded = ROUNDED * min(max(abs(low), abs(high)), 64 * abs(high - low))  # far less than one level
     return replace(kind, low=low, high=high) if float((even - after).abs().max()) <= rounded else None
-
-
-def _values_of(node: Node, before: torch.Tensor) -> torch.Tensor:
-    """What a node that `maps_each` makes of these numbers."""
-    args, kwargs = map_arg((node.args, node.kwargs), lambda _: before)
-    return node.target(*args, **kwargs)  # pyright: ignore[reportCallIssue]
 
 
 def _joined(node: Node, a: Bits, b: Bits) -> Bits | None:

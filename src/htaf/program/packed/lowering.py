@@ -41,7 +41,11 @@ NOT_OF_BITS, NOT_READ = "float: its input is not bits", "float: no layer over bi
 
 
 class Lowering:
-    """One pass over the graph; `program` and `report` are its results."""
+    """One pass over the graph; `program` and `report` are its results.
+
+    Raises:
+        PackedError: an operator that a packed model cannot run.
+    """
 
     def __init__(self, traced: Traced) -> None:
         self.traced, self.constants = traced, traced.constants
@@ -111,19 +115,14 @@ class Lowering:
 
     def _argument(self, node: Node) -> dict[str, Any]:
         if node in self.constants:
-            name = re.sub(r"[^a-z0-9_.]", "_", node.name)
-            name = next((n for n, t in self.tensors.items() if t is self.constants[node]), None) or self._constant(
-                name, node
-            )
+            name = next((n for n, t in self.tensors.items() if t is self.constants[node]), None)
+            if name is None:
+                name = self._tensor(re.sub(r"[^a-z0-9_.]", "_", node.name), self.constants[node])
+                self.constants[node] = self.tensors[name]  # the next use finds it
             return {"t": name}
         if not isinstance(node.meta.get("val"), (Tensor, list, tuple)):
             return self._size(node.meta["val"])
         return {"v": self._float(node)}
-
-    def _constant(self, name: str, node: Node) -> str:
-        name = self._tensor(name, self.constants[node])
-        self.constants[node] = self.tensors[name]  # the next use finds it
-        return name
 
     def _size(self, size: Any) -> Any:
         """An integer, or {"s": [times, over, plus]}: batch times // over + plus."""
@@ -456,26 +455,10 @@ def _structure(tree: Any) -> dict[str, Any]:
     raise PackedError(f"expected tensors in tuples, lists and dicts as outputs, got {type(tree).__name__}")
 
 
-def lower(traced: Traced) -> tuple[Program, Report]:
-    """The program and the account of it.
-
-    Raises:
-        PackedError: an operator that a packed model cannot run, or nothing to pack.
-    """
-    lowering = Lowering(traced)
-    return lowering.program, lowering.report
-
-
 # ---- the whole way ----
 
 
-def pack(
-    model: nn.Module | Traced,
-    example: Any,
-    *,
-    dynamic_batch: bool = True,
-    progress: bool = False,
-) -> PackedModel:
+def pack(model: nn.Module | Traced, example: Any, *, progress: bool = False) -> PackedModel:
     """A model that computes the same over packed bits, on the CPU.
 
     The model is exported (`torch.export`), and every layer that takes the outputs of steps becomes one over bits:
@@ -490,7 +473,6 @@ def pack(
             `trace` made of it.
         example: tensor [batch, ...] or a tuple of them, as the model takes them: float32, integers (ids) or bools
             (masks). The packed model takes these dtypes.
-        dynamic_batch: the packed model takes batches of any size; False for models whose graph is tied to one.
         progress: show bars, and plain lines where there is no terminal.
 
     Returns:
@@ -509,11 +491,11 @@ def pack(
     if isinstance(model, PackedModel):
         raise PackedError("expected a hardened model, got one that is packed already")
     given = arguments_of(example)
-    traced = model if isinstance(model, Traced) else trace(model, given, dynamic_batch=dynamic_batch, progress=progress)
-    program, report = lower(traced)
-    if not report.layers:
-        raise PackedError(f"there is nothing to pack: {_why_none(report)}")
-    packed = PackedModel(program, report)
+    traced = model if isinstance(model, Traced) else trace(model, given, progress=progress)
+    lowered = Lowering(traced)
+    if not lowered.report.layers:
+        raise PackedError(f"there is nothing to pack: {_why_none(lowered.report)}")
+    packed = PackedModel(lowered.program, lowered.report)
     found = compare(packed, traced, given, progress=progress)
     if not found.ok:
         raise PackedError(f"expected the packed model to agree with the hardened one on the example, got:\n{found}")

@@ -127,7 +127,9 @@ class Planning:
             return False
         last.ends.lower, last.ends.upper, last.ends.bits = lower, upper, bits
         last.makes.append(bits)
-        self._drop(last, source)
+        if self.readers[source] == 1:
+            last.ends.y = None
+            last.makes.remove(source)
         return True
 
     def with_maximum(self, source: int, window: Any, y: int) -> bool:
@@ -148,11 +150,6 @@ class Planning:
             offset += self.layouts[value].offset
             value = source
         return value, offset
-
-    def _drop(self, last: Step, source: int) -> None:
-        if self.readers[source] == 1 and last.ends is not None:
-            last.ends.y = None
-            last.makes.remove(source)
 
 
 def layouts_after(values: Sequence[Any], made: Sequence[int], read: Sequence[int], known: dict[int, Layout]) -> None:

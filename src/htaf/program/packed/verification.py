@@ -23,21 +23,7 @@ from htaf.program.packed.instructions.contract import Decided
 from htaf.program.packed.kinds import is_spikes, read_step
 from htaf.program.packed.model import PackedModel
 
-_LISTED = 100
 _ROUNDING = 8  # a bound is this many times the rounding error that float32 was seen to make
-
-
-@dataclass(frozen=True)
-class Flip:
-    """A bit that differs: the pre-activation's distance from the threshold, in float64; NaN where it is not known.
-
-    row: index along dimension 0 of what the step takes: of the batch, of time for spiking neurons.
-    """
-
-    layer: str
-    row: int
-    channel: int
-    distance: float
 
 
 @dataclass(frozen=True)
@@ -59,13 +45,12 @@ class LayerCheck:
 class Verification:
     """What `verify` found.
 
-    layers: every step that makes bits. flips: the first 100. difference: the largest of the float outputs, given the
+    layers: every step that makes bits. difference: the largest of the float outputs, given the
     same bits inside, and `bound`, what rounding explains. free_difference: the same in an ordinary run, where a flip
     has consequences. predictions: rows of the first output, and how many of them have the same largest entry.
     """
 
     layers: tuple[LayerCheck, ...]
-    flips: tuple[Flip, ...]
     difference: float
     bound: float
     free_difference: float
@@ -224,23 +209,20 @@ def _compare(
         raise PackedError(
             f"expected outputs of {[list(e.shape) for e in expected]}, got {[list(f.shape) for f in forced]}"
         )
-    layers, flips = [], []
-    for name, (got, right) in seen.items():
-        check, found = _judged(name, steps[name], got, right, single.before[name], double.before[name])
-        layers.append(check)
-        flips += found[: _LISTED - len(flips)]
+    layers = tuple(
+        _judged(name, steps[name], got, right, single.before[name], double.before[name])
+        for name, (got, right) in seen.items()
+    )
     rounding = _largest([_far(e, x) for e, x in zip(expected, exact, strict=True)])
     largest = _largest([float(e[e.isfinite()].abs().max()) for e in expected if e.isfinite().any()])
     bound = _ROUNDING * rounding + 1e-5 * largest
     rows, equal = _predictions(expected[0], free[0])
     difference = _largest([_far(a, b) for a, b in zip(forced, expected, strict=True)])
     wander = _largest([_far(a, b) for a, b in zip(free, expected, strict=True)])
-    return Verification(tuple(layers), tuple(flips), difference, bound, wander, rows, equal)
+    return Verification(layers, difference, bound, wander, rows, equal)
 
 
-def _judged(
-    name: str, step: Decided, got: Tensor, right: Tensor, before: Tensor, exact: Tensor
-) -> tuple[LayerCheck, list[Flip]]:
+def _judged(name: str, step: Decided, got: Tensor, right: Tensor, before: Tensor, exact: Tensor) -> LayerCheck:
     differ = got ^ right
     channels = got.shape[-1] * 8
     used = right.numel() // right.shape[-1]
@@ -248,14 +230,12 @@ def _judged(
     rounding = float((exact - before).nan_to_num(0.0, 0.0, 0.0).abs().max()) if exact.numel() else 0.0
     bound = _ROUNDING * rounding + 1e-6 * _size(z)
     if not differ.any():
-        return LayerCheck(name, used * z.shape[-1], 0, 0.0, bound), []
+        return LayerCheck(name, used * z.shape[-1], 0, 0.0, bound)
     mask = maps.unpack(differ, channels)[..., : z.shape[-1]].reshape(z.shape) > 0
     first = mask
     if step.over_time:  # a wrong spike changes those after it
         first = mask & (mask.cumsum(0) == 1)
-    distances, places = z[first].abs(), first.nonzero()
-    found = [Flip(name, int(p[0]), int(p[-1]), float(d)) for p, d in zip(places[:_LISTED], distances, strict=False)]
-    return LayerCheck(name, used * z.shape[-1], int(mask.sum()), float(distances.max()), bound), found
+    return LayerCheck(name, used * z.shape[-1], int(mask.sum()), float(z[first].abs().max()), bound)
 
 
 def _outputs(recorder: _Recorder, traced: Traced, given: tuple[Tensor, ...], dtype: torch.dtype) -> list[Tensor]:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from math import isfinite
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -83,12 +82,8 @@ class PackedFile(WrittenFile):
 
     def to_json(self) -> dict[str, Any]:
         """As `htaf pack --json` prints it."""
-        listed = [
-            {"layer": f.layer, "row": f.row, "channel": f.channel, "distance": d if isfinite(d := f.distance) else None}
-            for f in self.layers.flips
-        ]
         bits = sum(layer.bits for layer in self.layers.layers)
-        layers = {"rows": self.verified, "bits": bits, "flips": self.layers.count, "listed": listed}
+        layers = {"rows": self.verified, "bits": bits, "flips": self.layers.count}
         return {**super().to_json(), "layers": layers, "report": self.report.to_json()}
 
 

@@ -638,7 +638,8 @@ class CallRecorder(TorchFunctionMode):
         self._drop_coincidences()
         for path, frame, position in self._ran:
             if frame is not None and frame.calls[position].kind is not None:
-                self._watch(path, frame.calls[position])
+                names = {frame.calls[position].name} & _COUNTED
+                self.watched[path] = self.watched.get(path, frozenset()) | names
         counted: dict[str, list[list[_Call]]] = {}
         for path, frame in self._left:
             counted.setdefault(path, []).append(self._counted(path, frame))
@@ -670,9 +671,6 @@ class CallRecorder(TorchFunctionMode):
             for call in frame.calls:
                 if call.kind is not None and len(kinds.get((path, call.place, call.name), ())) > 1:
                     call.kind = None
-
-    def _watch(self, path: str, call: _Call) -> None:
-        self.watched[path] = self.watched.get(path, frozenset()) | {call.name} & _COUNTED
 
     def _counted(self, path: str, frame: _Frame) -> list[_Call]:
         watched = self.watched.get(path, frozenset())

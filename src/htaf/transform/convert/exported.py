@@ -36,10 +36,9 @@ def export_program(
     inputs: tuple[Tensor, ...],
     error: type[HtafError],
     *,
-    dynamic_batch: bool = True,
     stays: Callable[[torch.fx.Node], bool] | None = None,
 ) -> torch.export.ExportedProgram:
-    """`torch.export` of a model in eval mode, whose first dimension is dynamic unless told otherwise.
+    """`torch.export` of a model in eval mode, whose first dimension is dynamic.
 
     Args:
         stays: whether an operator can stay, none that changes its input. Where some cannot, the program is made
@@ -48,10 +47,10 @@ def export_program(
     Raises:
         error: PyTorch does not take the model; the message is the first line of the cause.
     """
-    if dynamic_batch and any(len(x) == 1 for x in inputs):  # a dimension of 1 cannot be told from one that is always 1
+    if any(len(x) == 1 for x in inputs):  # a dimension of 1 cannot be told from one that is always 1
         inputs = tuple(torch.cat([x, x]) for x in inputs)
     try:
-        dynamic = _dynamic(model, inputs) if dynamic_batch else None
+        dynamic = _dynamic(model, inputs)
         with quiet(), torch.no_grad():
             program = torch.export.export(model, inputs, dynamic_shapes=dynamic)
             return program if stays is None else _decomposed(program, stays)

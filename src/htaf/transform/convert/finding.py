@@ -338,14 +338,11 @@ def left_smooth(model: nn.Module) -> Iterator[str]:
             continue
         for name, value in vars(module).items():
             held = value.values() if type(value) is dict else value if type(value) in (list, tuple, set) else ()
-            if not name.startswith("_") and any(isinstance(m, nn.Module) and _holds_smooth(m) for m in held):
+            parts = [part for one in held if isinstance(one, nn.Module) for part in one.modules()]
+            if not name.startswith("_") and any(map(looks_smooth, parts)):
                 yield f"{_label(model, path)}: smooth steps in its attribute {name}; keep them in an nn.ModuleList"
         if calls.names_one_of(module, _SMOOTH_FUNCTIONS):
             yield f"{_label(model, path)}: calls a smooth function of htaf.functional; make it a module (htaf.HTAF)"
-
-
-def _holds_smooth(module: nn.Module) -> bool:
-    return any(looks_smooth(part) for part in module.modules())
 
 
 def _scripted(trial: nn.Module) -> Iterator[str]:

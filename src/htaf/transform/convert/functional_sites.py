@@ -277,7 +277,7 @@ def divert(
     order: Order,
     modules: dict[int, tuple[str, int | str, nn.Module]],
     watched: frozenset[str] = frozenset(),
-) -> dict[int, str]:
+) -> None:
     """Let modules stand in for some of the activation calls that `owner` still makes itself.
 
     Args:
@@ -286,9 +286,6 @@ def divert(
         order: those calls.
         modules: number of a call -> its kind, the argument that is its input, and the module.
         watched: functions that are counted beside those that are activations always.
-
-    Returns:
-        Number of a call -> the name of the new child.
 
     Raises:
         ValueError: the owner's `forward` is not that of its class, so no other can be put in its place; or its calls
@@ -307,18 +304,16 @@ def divert(
             f"{path or 'the model'}: expected the calls that an earlier replace left, {', '.join(kinds)}, got "
             f"{', '.join(order.kinds)}: give it the same example"
         )
-    children, names = list(before.children), {}
-    sources = list(before.sources)
+    children, sources = list(before.children), list(before.sources)
     for index, (kind, source, module) in modules.items():
         name = f"{kind}_{still[index]}"
         while hasattr(owner, name):
             name += "_"
         owner.add_module(name, module)
-        children[still[index]] = names[index] = name
+        children[still[index]] = name
         sources[still[index]] = source
     owner.__dict__["_htaf_calls"] = Calls(path, before.order, tuple(children), tuple(sources), before.watched)
     derive(owner, _methods(own_class(owner), before.order))
-    return names
 
 
 def shield(owner: nn.Module, also: list[nn.Module]) -> None:

@@ -391,18 +391,14 @@ def _put(model: nn.Module, modules: dict[str, nn.Module], site: Site, new: nn.Mo
     for path in (site.path, *site.aliases):
         if not path:
             return new
-        parent, name = _parent(modules, path)
+        above, _, name = path.rpartition(".")
+        parent = modules[above]
         if old is None:
             delattr(parent, name)
             new.train(parent.training)
         parent._modules[name] = new
         modules[path] = new
     return model
-
-
-def _parent(modules: dict[str, nn.Module], path: str) -> tuple[nn.Module, str]:
-    parent, _, name = path.rpartition(".")
-    return modules[parent], name
 
 
 def _settle(model: nn.Module, made: set[int], modules: dict[str, nn.Module], callees: dict[str, set[str]]) -> None:

@@ -262,7 +262,7 @@ def recalibrate(model: Model, batches: Batches, *, everywhere: bool = False) -> 
     with evaluating(net):
         norms = norms_behind_steps(net, inputs_of(first), everywhere)
         if norms:
-            _Average(net, norms).over(batches)
+            _average(net, norms, batches)
     seconds = time.perf_counter() - begin
     of = sum(map(is_norm, net.modules()))
     rest = "; the others lie in front of the first exact step, or do not run" if len(norms) < of else ""
@@ -270,55 +270,30 @@ def recalibrate(model: Model, batches: Batches, *, everywhere: bool = False) -> 
     return net.eval(), Report("recalibrate", seconds, notes=notes)
 
 
-class _OneValue(Exception):
-    """A batch has one value a channel."""
+def _average(net: nn.Module, norms: list[Any], batches: Batches) -> None:
+    """Take the running statistics of norms as averages over batches, weighted by the values a channel."""
+    seen = dict.fromkeys(norms, 0)
+    kept = {norm: norm.momentum for norm in norms}
 
-
-class _Average:
-    """Running statistics of norms as averages weighted by the values a channel."""
-
-    def __init__(self, net: nn.Module, norms: list[Any]) -> None:
-        self.net, self.norms = net, norms
-        self.seen = dict.fromkeys(norms, 0)
-
-    def over(self, batches: Batches) -> None:
-        kept = {norm: norm.momentum for norm in self.norms}
-        for norm in self.norms:
-            norm.reset_running_stats()
-            norm.training = True
-        try:
-            with hooked([norm.register_forward_pre_hook(self._weigh, with_kwargs=True) for norm in self.norms]):
-                self._go_through(batches)
-        finally:
-            for norm, momentum in kept.items():
-                norm.momentum, norm.training = momentum, False
-
-    def _go_through(self, batches: Batches) -> None:
-        for batch in batches:
-            state = self._state()
-            try:
-                call(self.net, inputs_of(batch))
-            except _OneValue:
-                self._restore(state)
-        if not all(self.seen.values()):
-            raise ValueError("expected batches with two values a channel or more, got one in each of them")
-
-    def _weigh(self, norm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def weigh(norm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         x = first_of(args, kwargs)
         values = x.numel() // x.shape[1]
-        if values < 2:
-            raise _OneValue
-        self.seen[norm] += values
-        norm.momentum = values / self.seen[norm]
+        norm.training = values > 1
+        if norm.training:
+            seen[norm] += values
+            norm.momentum = values / seen[norm]
 
-    def _state(self) -> list[tuple[int, dict[str, Tensor]]]:
-        return [(self.seen[n], {name: b.clone() for name, b in n.named_buffers()}) for n in self.norms]
-
-    def _restore(self, state: list[tuple[int, dict[str, Tensor]]]) -> None:
-        for norm, (seen, buffers) in zip(self.norms, state, strict=True):
-            self.seen[norm] = seen
-            for name, value in buffers.items():
-                norm.get_buffer(name).copy_(value)
+    for norm in norms:
+        norm.reset_running_stats()
+    try:
+        with hooked(norm.register_forward_pre_hook(weigh, with_kwargs=True) for norm in norms):
+            for batch in batches:
+                call(net, inputs_of(batch))
+    finally:
+        for norm, momentum in kept.items():
+            norm.momentum, norm.training = momentum, False
+    if not all(seen.values()):
+        raise ValueError("expected batches with two values a channel or more, got one in each of them")
 
 
 def norms_behind_steps(model: nn.Module, x: Any, everywhere: bool = False) -> list[Any]:

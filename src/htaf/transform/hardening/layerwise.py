@@ -340,25 +340,11 @@ def _windows(layer: Any, x: Tensor) -> Tensor:
     """A view [n, *positions, channels, *kernel] of a convolution's padded input."""
     spatial = layer.weight.ndim - 2
     x = x if x.ndim == spatial + 2 else x.unsqueeze(0)
-    sizes, dilation, stride = layer.kernel_size, layer.dilation, layer.stride
-    if layer.padding == "valid":
-        sides = [(0, 0)] * spatial
-    elif layer.padding == "same":
-        whole = [d * (k - 1) for d, k in zip(dilation, sizes, strict=True)]
-        sides = [(w // 2, w - w // 2) for w in whole]
-    else:
-        sides = [(p, p) for p in layer.padding]
-    around = [side for pair in reversed(sides) for side in pair]
-    if any(around):
+    if any(around := layer._reversed_padding_repeated_twice):  # as PyTorch pads by itself
         x = nn.functional.pad(x, around, mode="constant" if layer.padding_mode == "zeros" else layer.padding_mode)
-    x = x.contiguous()
-    steps, out = x.stride()[2:], []
-    for length, k, d, s in zip(x.shape[2:], sizes, dilation, stride, strict=True):
-        out.append((length - d * (k - 1) - 1) // s + 1)
-    strides = [t * s for t, s in zip(steps, stride, strict=True)], [t * d for t, d in zip(steps, dilation, strict=True)]
-    return x.as_strided(
-        [len(x), *out, x.shape[1], *sizes], [x.stride(0), *strides[0], x.stride(1), *strides[1]], x.storage_offset()
-    )
+    for i, (k, d, s) in enumerate(zip(layer.kernel_size, layer.dilation, layer.stride, strict=True)):
+        x = x.unfold(2 + i, d * (k - 1) + 1, s)[..., ::d]
+    return x.movedim(1, 1 + spatial)
 
 
 class Sums:

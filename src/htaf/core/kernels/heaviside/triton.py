@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false, reportIndexIssue=false
-"""The step in Triton, with the signatures of reference.py, whose formulas pack and unpack its bits."""
+"""The step in Triton, with the signatures of reference.py, whose formula packs its bits."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from htaf.core.kernels.heaviside.reference import pack, unpack
+from htaf.core.kernels.heaviside.reference import pack
 from htaf.core.kernels.triton import run_forward, supports
 
-__all__ = ["forward", "pack", "supports", "unpack"]
+__all__ = ["forward", "pack", "supports"]
 
 
 @triton.jit
