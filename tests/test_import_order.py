@@ -44,19 +44,19 @@ ORDER = [
 BUDGETS = {
     "_ground": 1_311,
     "cli": 3_874,
-    "concepts": 8_740,
+    "concepts": 8_741,
     "core": 5_016,
-    "data": 6_977,
+    "data": 6_924,
     "language": 2_465,
     "models": 1_967,
     "program": 9_809,
     "tables": 4_542,
-    "training": 7_510,
+    "training": 7_508,
     "transform": 6_150,
     "": 623,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 58_984, ("tests", "paper/tests"): 50_231, ("paper/src",): 14_006}
+TOTALS = {("src/htaf",): 58_930, ("tests", "paper/tests"): 50_226, ("paper/src",): 14_006}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 

@@ -16,7 +16,8 @@ from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from htaf.core.activations import HTAF, Heaviside
-from htaf.data.images import fit_preprocessor, load
+from htaf.data.image_sets import load
+from htaf.data.images import fit_preprocessor
 from htaf.data.parts import image_rows
 from htaf.models.build import build
 from htaf.training.families import make_recipe

@@ -26,8 +26,7 @@ from htaf.concepts.passes import as_margins
 from htaf.concepts.run_heads import write_edited
 from htaf.concepts.store import CodesFolder, open_codes, open_folder, open_margins
 from htaf.core.activations import HTAF
-from htaf.data.image_parts import MemoryPart, as_images
-from htaf.data.images import Images
+from htaf.data.images import Images, MemoryPart, as_images
 from htaf.data.parts import image_rows
 from htaf.data.reading import DataError
 from htaf.training import runs

@@ -19,7 +19,8 @@ from htaf.concepts.pixels import Pictures
 from htaf.concepts.regions import Map
 from htaf.concepts.store import open_codes, open_margins
 from htaf.concepts.where import framed, ordered, strongest, write_where
-from htaf.data.images import Images, load
+from htaf.data.image_sets import load
+from htaf.data.images import Images
 from htaf.training.runs import Run
 from made_runs import PLAIN, digits, made_run
 

@@ -11,7 +11,7 @@ import torch
 
 import htaf
 from htaf.core.activations import HTAF, Heaviside, StraightThrough
-from htaf.data.images import load
+from htaf.data.image_sets import load
 from htaf.data.tabular import from_frame
 from htaf.tables.rules.bits import TableBits
 from htaf.training.families import make_recipe, ready_recipe

@@ -50,7 +50,7 @@ def _own(
     """The whole of it on a user's images."""
     begun = time.monotonic()
     from htaf.concepts.discovery import discover, recipe_of
-    from htaf.data.images import expect_outside
+    from htaf.data.image_sets import expect_outside
 
     for name, value, least in (
         ("concepts", flags.concepts, 1),

@@ -36,7 +36,7 @@ def find(
         if not given:
             raise UsageError(f"expected image files or folders for {flag}, got none")
     if out is not None:
-        from htaf.data.images import expect_outside
+        from htaf.data.image_sets import expect_outside
 
         check_output_folder(out, [run, *with_, *without], own="found concept")
         for flag, given in (("--with", with_), ("--without", without)):

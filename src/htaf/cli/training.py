@@ -254,7 +254,7 @@ class ImageFlags:
 
     def given(self, data: str, out: Path, data_dir: str | None, chosen: Chosen, changes: Mapping[str, Any]) -> Given:
         """As `TableFlags.given`."""
-        from htaf.data.images import expect_outside, load
+        from htaf.data.image_sets import expect_outside, load
 
         expect_outside(out, data)
         source = _source(data, self)
@@ -600,7 +600,7 @@ def _spread(figure: Mapping[str, Any] | None) -> str | None:
 
 def about_own(recipe: Recipe, data: str) -> list[str]:
     """What suits images of one's own better than a network that learns from them alone."""
-    from htaf.data.images import is_named
+    from htaf.data.image_sets import is_named
 
     if recipe.network.family != "dhn" or is_named(data):
         return []

@@ -21,7 +21,8 @@ from htaf.concepts.known import keep_known
 from htaf.concepts.pixels import Pictures
 from htaf.concepts.run_heads import PerClass, keep_readable
 from htaf.concepts.scores import score
-from htaf.data.images import Images, expect_outside, is_named, load
+from htaf.data.image_sets import expect_outside, is_named, load
+from htaf.data.images import Images
 from htaf.training.distributed import default_threads, thread_count
 from htaf.training.families.icbm import FAMILY, ICBMNetwork
 from htaf.training.fit import check, fit
@@ -92,7 +93,7 @@ def discover(
         recipe: of family icbm, or the name of a ready one: frozen is a head of bits on a pretrained backbone, which is
             downloaded once; small learns from these images alone.
         seed: of first weights, batches and the validation part. data_dir: a folder with the public sets.
-        size: of the images, as `htaf.data.images.load` takes it.
+        size: of the images, as `htaf.data.image_sets.load` takes it.
         name: finds names for the concepts of codes and writes them to a file.
         per_class: most concepts that a class draws on; "auto": 5, 10 or all, the fewest within two points of all on
             validation images; 0: the head as it was trained; None: "auto" over a frozen backbone, else 0.

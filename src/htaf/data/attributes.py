@@ -103,7 +103,7 @@ class Attributes:
 def load(name: str | os.PathLike[str], *, data_dir: str | os.PathLike[str] | None = None) -> Attributes:
     """The attributes of a public set, or of any table with a row for each class.
 
-    "cub": 312 attributes of 200 classes, the share of annotators' votes. It is found as `htaf.data.images.load`
+    "cub": 312 attributes of 200 classes, the share of annotators' votes. It is found as `htaf.data.image_sets.load`
     does; classes that classes.txt does not name get their number, such as "051". "digits": 11
     strokes of the ten digits, 0 and 1, bundled.
 

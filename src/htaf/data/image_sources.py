@@ -27,8 +27,8 @@ from torch import Tensor
 
 from htaf._ground.errors import first_line
 from htaf._ground.files import regular
-from htaf.data.image_parts import MemoryPart
 from htaf.data.image_reading import SUFFIXES, Content, image_files, read_each
+from htaf.data.images import MemoryPart
 from htaf.data.reading import DataError, listed
 
 PARQUET = ".parquet"
