@@ -43,20 +43,20 @@ ORDER = [
 # Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
     "_ground": 1_311,
-    "cli": 3_874,
+    "cli": 3_862,
     "concepts": 8_741,
     "core": 5_016,
     "data": 6_924,
     "language": 2_465,
     "models": 1_967,
     "program": 9_809,
-    "tables": 4_542,
+    "tables": 4_424,
     "training": 7_508,
     "transform": 6_150,
     "": 623,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 58_930, ("tests", "paper/tests"): 50_226, ("paper/src",): 14_006}
+TOTALS = {("src/htaf",): 58_800, ("tests", "paper/tests"): 50_191, ("paper/src",): 14_006}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 

@@ -253,8 +253,7 @@ def test_every_picture_has_words_and_a_table(run: Run, numbers: Run) -> None:
             r'<svg viewBox="[^"]*" role="img" aria-label="([^"]{20,})">.*?</figure>\s*(.{0,40})', text, re.DOTALL
         )
         values = values_of(one)
-        of_task = 4 if values["curves"] else 2  # losses, and calibration beside two curves, or residuals
-        assert len(pictures) == text.count("<svg") == of_task + len(values["effects"]["columns"])
+        assert len(pictures) == text.count("<svg") == 2 + len(values["effects"]["columns"])
         assert all(after.startswith("<details><summary>") for _, after in pictures)
 
 

@@ -16,7 +16,7 @@ from sklearn.tree import DecisionTreeRegressor
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import load
 from htaf.tables import rules
-from htaf.tables.report import write_report
+from htaf.tables.report.writing import write_report
 from htaf.tables.rules.conditions import RawColumns
 from htaf.tables.rules.inspection import CURVES, band
 from htaf.tables.rules.trees import FAITHFUL, LEAVES, fit_surrogate

@@ -394,9 +394,6 @@ def test_importance_of_columns(made: dict[Kind, Run], kind: Kind) -> None:
     assert sorted(found.columns.index) == ["color", "size", "weight"]  # a constant column is none
     assert [found.columns[name].to_dict()["weight"] for name in ("worse", "std")] == [0.0, 0.0]  # no bit reads it
     assert min(found.columns["std"].to_dict()[name] for name in ("size", "color")) > 0
-    bounds = found.columns.loc[["size", "color"]]
-    assert ((bounds["low"] < bounds["worse"]) & (bounds["worse"] < bounds["high"])).all()
-    assert (bounds["high"] - bounds["low"] > bounds["std"] / 2).all()
     assert json.dumps(found.to_json())
     assert found.columns.equals(rules.importance(made[kind], repeats=4).columns)
 

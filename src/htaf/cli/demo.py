@@ -142,7 +142,7 @@ def demo(
             "--backbone and all other flags beside --out, --seed and --json are for your own images: give --data too"
         )
     from htaf.cli.demonstration import run_concepts, run_demo
-    from htaf.tables.report import PAGE
+    from htaf.tables.report.writing import PAGE
 
     if (out / "demo.json").exists():
         tell(f"already done: {out} holds this demonstration. Delete it to make it again")

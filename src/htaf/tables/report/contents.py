@@ -18,7 +18,7 @@ from htaf.data.columns import Column
 from htaf.data.notes import Note, from_record, told
 from htaf.data.tabular import Table
 from htaf.tables.report.baselines import Baseline
-from htaf.tables.report.measured import Measured, class_curves, thresholds, verdict
+from htaf.tables.report.measured import Measured, thresholds, verdict
 from htaf.tables.rules.bits import RulesError
 from htaf.tables.rules.explanation import BitRule, Explanation, explain
 from htaf.tables.rules.inspection import effects, importance
@@ -26,7 +26,7 @@ from htaf.tables.rules.trees import surrogate
 from htaf.training.runs import METRICS, Run
 from htaf.training.runs.metrics import LOWER_IS_BETTER, confusion, quantiles
 
-FORMAT = 5
+FORMAT = 6
 BINS = 10
 MOST_CLASSES = 100  # whose whole confusion matrix is kept
 MOST_PAIRS = 20  # of classes that are taken for each other
@@ -101,7 +101,6 @@ def contents(
         "seconds": record.get("seconds"),
         "calibration": None,
         "confusion": None,
-        "curves": None,
         "thresholds": None,
         "residuals": None,
     }
@@ -111,7 +110,6 @@ def contents(
     return of | {
         "calibration": calibration(measured),
         "confusion": confused(matrix),
-        "curves": class_curves(measured),
         "thresholds": thresholds(measured),
     }
 

@@ -42,7 +42,6 @@ LOOKS = {  # by the class of a line, as in the legend of the page: colour and da
     "c2": (BLUE, ":"), "c3": (MUTED, "-"), "c4": (BAD, "--"), "c5": (GOOD, ":"),
 }  # fmt: skip
 IDEAL: dict[str, Any] = {"color": MUTED, "linewidth": 0.9, "linestyle": (0, (4, 4))}
-RATES = {"roc": "ROC", "precision": "Precision over recall"}  # by kind of curve its title
 WIDE = 20.0  # largest over smallest loss, from which the axis is logarithmic
 LARGEST = 1e100  # farther values are drawn there: the width of an axis must be a float too
 
@@ -217,21 +216,3 @@ def effect(found: dict[str, Any], outputs: Sequence[str], target: str) -> Markup
         tenths = [value for value in found["tenths"] if values[0] <= value <= values[-1]]
         axes.plot(tenths, [0.0] * len(tenths), "|", color=MUTED, transform=axes.get_xaxis_transform(), markersize=9)
         return _svg(figure, said)
-
-
-def rates(curves: dict[str, Any], kind: str, own: dict[str, Any]) -> Markup:
-    """ROC, kind "roc", or precision over recall, kind "precision"; own: the run's threshold, a dot."""
-    roc = kind == "roc"
-    area, name = (curves["auroc"], "area") if roc else (curves["average_precision"], "average precision")
-    x, y = ("wrong", "recall") if roc else ("recall", "precision")
-    with styled():
-        figure, axes = _axes(
-            *(("share of the others taken for it", "share found") if roc else ("recall, share found", "precision"))
-        )
-        axes.set_ylim(-0.03, 1.03)
-        if roc:
-            axes.plot([0, 1], [0, 1], **IDEAL)
-        _line(axes, curves[kind], "exact")
-        if own[x] is not None and own[y] is not None:
-            axes.plot([own[x]], [own[y]], "o", color=BLUE, markersize=7)
-        return _svg(figure, f"{RATES[kind]}: {name} {area:.4f}.")

@@ -31,7 +31,6 @@ from htaf.training.runs.metrics import (
 from htaf.training.runs.predictions import Joined, forward
 
 ROUNDING = 1e-9  # a difference of two figures this small beside them is none
-POINTS = 60  # of a curve
 THRESHOLDS = tuple(k / 10 for k in range(1, 10))
 NAMES = {"rmse": "RMSE", "mae": "MAE", "r2": "R²", "auroc": "AUROC", "accuracy": "accuracy", "loss": "loss"}
 BASELINES = {
@@ -130,46 +129,13 @@ class Measured:
         return decided(self.outputs, self.threshold).numpy()
 
 
-def class_curves(measured: Measured) -> dict[str, Any] | None:
-    """ROC and precision-recall of the second of two classes on the rows of the report; None of more classes, or where
-    all rows or none have it. Rows count by their weights.
-
-    Returns:
-        {"auroc", "average_precision", "roc": [[share of the others that are taken for it, share of its rows that are
-        found], ...], "precision": [[recall, precision], ...]}.
-    """
-    from sklearn.metrics import average_precision_score, precision_recall_curve, roc_auc_score, roc_curve
-
-    has, outputs, of = measured.truth() == 1, measured.outputs.double(), measured.weights
-    if outputs.shape[1] != 2 or has.all() or not has.any():
-        return None
-    score = (outputs[:, 1] - outputs[:, 0]).numpy()  # probabilities near 0 and 1 have ties that logits have not
-    wrong, right, _ = roc_curve(has, score, sample_weight=of)
-    precision, recall, _ = precision_recall_curve(has, score, sample_weight=of)
-    return {
-        "auroc": float(roc_auc_score(has, score, sample_weight=of)),
-        "average_precision": float(average_precision_score(has, score, sample_weight=of)),
-        "roc": _thinned(wrong, right),
-        "precision": _thinned(recall[-2::-1], precision[-2::-1]),  # without the end that no row has
-    }
-
-
-def _thinned(x: Float64[np.ndarray, " points"], y: Float64[np.ndarray, " points"]) -> list[list[float]]:
-    """At most 60 points of a curve, spread evenly along it."""
-    along = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(x)) + np.abs(np.diff(y)))])
-    wanted = np.searchsorted(along, np.linspace(0, along[-1], POINTS))
-    chosen = np.unique(np.concatenate([[0], np.minimum(wanted, len(x) - 1), [len(x) - 1]]))
-    return [[round(float(a), 5), round(float(b), 5)] for a, b in zip(x[chosen], y[chosen], strict=True)]
-
-
 def thresholds(measured: Measured) -> list[dict[str, Any]]:
     """Of two classes what is found and what is right where the second is said from a probability on; the run's own
     threshold stands among round ones. Rows count by their weights.
 
     Returns:
-        {"threshold", "said": share of the rows of which class 1 is said, "wrong": share of the rows of class 0 of which
-        it is, "recall", "precision", "f1", "accuracy", "own": whether it is the run's}, in order; None where there is
-        nothing to divide by.
+        {"threshold", "said": share of the rows of which class 1 is said, "recall", "precision", "f1", "accuracy",
+        "own": whether it is the run's}, in order; None where there is nothing to divide by.
     """
     values, truth = torch.from_numpy(measured.values()), measured.truth()
     if values.shape[1] != 2:
@@ -184,7 +150,6 @@ def thresholds(measured: Measured) -> list[dict[str, Any]]:
             {
                 "threshold": threshold,
                 "said": count / whole,
-                "wrong": (count - hits) / (whole - wanted) if not positive.all() else None,
                 "recall": hits / wanted if wanted else None,
                 "precision": hits / count if count else None,
                 "f1": 2 * hits / (count + wanted) if count + wanted else None,

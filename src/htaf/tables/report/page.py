@@ -1,17 +1,21 @@
-"""The page of a report: one file of HTML, without scripts, from the figures alone; the words are in a template."""
+"""The page of a report: one file of HTML, without scripts, from the figures alone; the words are in templates."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
-from htaf._ground.console import direction
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from htaf._ground.console import direction, visible
 from htaf.tables.report import drawing
 from htaf.tables.report.drawing import number, short
 from htaf.tables.report.measured import BASELINES, NAMES
-from htaf.tables.report.parts import templates
 from htaf.tables.rules.trees import percent
 
+TEMPLATES = Path(__file__).with_name("templates")
 LABELLED = 30  # classes whose confusion matrix is shown whole
 SHOWN = 15  # columns by importance before the rest is folded away
 PARTS = ("train", "validation", "test")
@@ -24,6 +28,27 @@ STEPS = {  # of a finished network, what each fits
 METHODS = {"htaf": "HTAF", "ste": "straight-through", "ss": "scaled sigmoid", "relu": "ReLU"}
 WEIGHTED = " Rows count by their weights in all figures, but for numbers of rows, the confusion and single bits."
 Section = dict[str, Any]  # what the template shows of it; empty where there is nothing to show
+
+
+def templates(*folders: Path) -> Environment:
+    """Find templates of pages in folders; they may use the parts and the page of this room.
+
+    All text that they are given is escaped, and has nothing hidden in it.
+    """
+    made = Environment(
+        loader=FileSystemLoader([*folders, TEMPLATES]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_without_hidden,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["comma"] = "{:,}".format
+    return made
+
+
+def _without_hidden(value: object) -> object:
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def page(values: dict[str, Any]) -> str:
@@ -48,7 +73,7 @@ def page(values: dict[str, Any]) -> str:
             result=_result(values),
             tree=_tree(values),
             effects=_effects(values),
-            curves=_curves(values),
+            thresholds=_thresholds(values),
             baselines=_baselines(values),
             training=_training(values),
             calibration=_calibration(values),
@@ -291,14 +316,11 @@ def _importance(values: dict[str, Any]) -> Section:
     rows = []
     for one in found["columns"]:
         share = max(0.0, one["worse"] / top) if top > 0 else 0.0
-        within = None if one["low"] is None else {found["metric"]: (one["low"], one["high"])}
-        worse = _figure(found["metric"], one["worse"])
-        rows.append([one["column"], f"{share:.3f}", worse, _interval(within, found["metric"])])
+        rows.append([one["column"], f"{share:.3f}", _figure(found["metric"], one["worse"])])
     return {
         "metric": _named(found["metric"]),
         "measured": found["rows"],
         "times": "once" if found["repeats"] == 1 else f"{found['repeats']} times",
-        "left_out": found["left_out"],
         "rows": rows,
     }
 
@@ -372,18 +394,14 @@ def _effects(values: dict[str, Any]) -> Section:
     }
 
 
-def _curves(values: dict[str, Any]) -> Section:
-    """ROC, precision and recall of two classes, and thresholds."""
-    found = values["curves"]
-    if not found:
+def _thresholds(values: dict[str, Any]) -> Section:
+    """What is found and what is right of two classes by the probability from which the second is said."""
+    if not values["thresholds"]:
         return {}
-    own = next(one for one in values["thresholds"] if one["own"])
     figures = ("recall", "precision", "f1", "accuracy")
     return {
-        "pictures": [(drawing.rates(found, kind, own), title) for kind, title in drawing.RATES.items()],
         "of": values["classes"][1],
-        "own": f"{own['threshold']:.3g}",
-        "thresholds": [
+        "rows": [
             [
                 f"{one['threshold']:.3g}{', the run' if one['own'] else ''}",
                 f"{one['said']:.1%}",

@@ -34,7 +34,7 @@ def write_report(
 
     Args:
         run: finished. table: the one that it was trained on; None: `run.data()`, which reads it.
-        baselines: also those of `htaf.tables.report.fit_baselines`.
+        baselines: also those of `fit_baselines`.
         progress: called with the name of each baseline before it is fitted.
 
     Returns:

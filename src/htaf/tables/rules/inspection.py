@@ -17,21 +17,18 @@ from sklearn.inspection import partial_dependence, permutation_importance
 from torch import Tensor, nn
 
 from htaf.data.columns import Column
-from htaf.data.order import random_order
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table
 from htaf.tables.rules.bits import Fitted, RulesError, answers, column_of, drawn, own_table, table_of
 from htaf.tables.rules.conditions import RARE, read
 from htaf.training.runs import Run, forward
 from htaf.training.runs.data import rows_for_figures
-from htaf.training.runs.metrics import LOWER_IS_BETTER, Weights, drawn_metrics, interval, metrics_by_weight, quantiles
+from htaf.training.runs.metrics import LOWER_IS_BETTER, Weights, metrics_by_weight, quantiles
 from htaf.transform.grid import settled
 
-MOST_ROWS = 2_000  # whose columns are shuffled
-MOST_COLUMNS = 100  # that are shuffled: those that move the outputs most
+MOST_ROWS, LEAST_ROWS = 2_000, 100  # whose columns are shuffled
 MOST_FORWARD = 200_000  # rows through the network, in all
-MOST_REPEATS, LEAST_LOOKED = 10, 20
-WITH_INTERVAL = 15  # of the strongest columns
+MOST_REPEATS = 10
 QUANTILES = (0.01, *(k / 20 for k in range(1, 20)), 0.99)  # values of a curve
 FEW = 12  # distinct numbers that are all tried; categories that are tried
 CURVES = 500  # test rows whose curves are drawn
@@ -88,9 +85,7 @@ class Importance:
         metric: of the run: rmse, auroc or accuracy; loss where that is not defined on these rows.
         value: of the metric on the rows as they are. rows: how many. repeats: shuffles of each column.
         columns: index the column; `worse` mean over the repeats of how much worse the metric gets (above 0 is worse,
-            of every metric), `std` its standard deviation over the repeats, `low` and `high` the 95% interval over the
-            rows, of the 15 strongest; the largest first.
-        left_out: columns that were not shuffled, because there are too many.
+            of every metric), `std` its standard deviation over the repeats; the largest first.
     """
 
     metric: str
@@ -98,7 +93,6 @@ class Importance:
     rows: int
     repeats: int
     columns: pd.DataFrame
-    left_out: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Write as plain JSON values."""
@@ -120,8 +114,9 @@ def importance(
     """Measure the permutation importance (Breiman 2001) of the raw columns, by scikit-learn.
 
     Of the exact network; of a run without a step, method relu, of its network. A raw column is shuffled with all the
-    inputs that are made of it, in at most 2,000 rows. Columns that say the same share their importance, so a column of
-    little importance need not be a useless one. The report of a run and `htaf explain` have these figures.
+    inputs that are made of it, in at most 2,000 rows; where there are more than 100 columns, in fewer rows, 100 at
+    least. Columns that say the same share their importance, so a column of little importance need not be a useless one.
+    The report of a run and `htaf explain` have these figures.
 
     Args:
         model: as `htaf.rules.explain` takes it.
@@ -142,7 +137,9 @@ def importance(
         raise RulesError(f"expected a part of train, validation, test, got {part!r}")
     if repeats is not None and repeats < 1:
         raise RulesError(f"expected at least one repeat, got {repeats}")
-    chosen = drawn(getattr(parts, part), MOST_ROWS, seed)
+    columns = sum(column.kind != "dropped" for column in preprocessor.columns)
+    most = int(np.clip(MOST_FORWARD // max(1, columns), LEAST_ROWS, MOST_ROWS))
+    chosen = drawn(getattr(parts, part), most, seed)
     target = torch.from_numpy(preprocessor.encode_target(table.target[chosen]))
     target = target.float().unsqueeze(1) if preprocessor.target.task == "regression" else target.long()
     return network_importance(
@@ -170,10 +167,13 @@ def network_importance(
         weights: how much each row counts; None: all alike. Others as of `importance`.
     """
     network, rows = settled(network), len(features)  # weights on a grid are rounded once, not for each column
-    every = [c.name for c in preprocessor.columns if c.kind != "dropped" and c.name in features]
+    names = [c.name for c in preprocessor.columns if c.kind != "dropped" and c.name in features]
     inputs = preprocessor.transform(features.reset_index(drop=True))
-    names = [every[place] for place in _strongest(network, preprocessor, every, inputs, seed)]
-    estimator = ByRowNumber(inputs, [preprocessor.inputs_of(name) for name in names], _outputs_of(network))
+    estimator = ByRowNumber(
+        inputs,
+        [preprocessor.inputs_of(name) for name in names],
+        lambda inputs: forward(network, torch.from_numpy(inputs)).numpy(),
+    )
     of = (target, preprocessor.target.task, preprocessor.target.std)
     how: Any = {"weights": weights, "threshold": preprocessor.target.threshold}
 
@@ -195,38 +195,7 @@ def network_importance(
         )
         frame = pd.DataFrame({"worse": found.importances_mean, "std": found.importances_std}, index=names)
     frame = frame.rename_axis("column").sort_values("worse", ascending=False, kind="stable")
-    frame = frame.assign(low=np.nan, high=np.nan)
-    shuffled = random_order(rows, seed % 2**32, 5)
-    usual = drawn_metrics(torch.from_numpy(estimator.predict(estimator.own(rows))), *of, **how)[metric]
-    for name in frame.index[:WITH_INTERVAL]:
-        X = estimator.own(rows)
-        X[:, names.index(name)] = shuffled
-        said = estimator.predict(X)
-        drawn_worse = sign * (drawn_metrics(torch.from_numpy(said), *of, **how)[metric] - usual)
-        level = float(frame["worse"][name]) - sign * (measured(said)[metric] - before[metric])
-        frame.loc[name, ["low", "high"]] = interval(drawn_worse + level) or (np.nan, np.nan)
-    return Importance(metric, before[metric], rows, repeats, frame, len(every) - len(names))
-
-
-def _outputs_of(network: nn.Module) -> Callable[[Float32[np.ndarray, "rows inputs"]], np.ndarray]:
-    return lambda inputs: forward(network, torch.from_numpy(inputs)).numpy()
-
-
-def _strongest(
-    network: nn.Module, preprocessor: Preprocessor, names: Sequence[str], inputs: np.ndarray, seed: int
-) -> Sequence[int]:
-    """Choose at most 100 columns: those that move the outputs of a few rows most when they are shuffled."""
-    if len(names) <= MOST_COLUMNS:
-        return range(len(names))
-    few = inputs[drawn(np.arange(len(inputs)), max(MOST_FORWARD // len(names), LEAST_LOOKED), seed)]
-    estimator = ByRowNumber(few, [preprocessor.inputs_of(name) for name in names], _outputs_of(network))
-    own = estimator.own(len(few))
-    said = estimator.predict(own)
-    moved: Any = permutation_importance(
-        estimator, own, None, scoring=lambda estimator, X, y: -np.abs(estimator.predict(X) - said).mean(),
-        n_repeats=1, random_state=seed % 2**32,
-    )  # fmt: skip
-    return sorted(np.argsort(-moved.importances_mean, kind="stable")[:MOST_COLUMNS].tolist())
+    return Importance(metric, before[metric], rows, repeats, frame)
 
 
 # ---- partial dependence ----
