@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float64, Int64, Shaped
 
 from htaf._ground.errors import listed, option
 from htaf.data import stored
-from htaf.data.dates import ORDERS, PARTS, YEAR_FIRST, has_zone, native, numbers, zone_name
+from htaf.data.dates import ORDERS, PARTS, YEAR_FIRST, has_zone, native, numbers, read, zone_name
 from htaf.data.notes import Note
 from htaf.data.numerals import form_of, has_decimal_comma, like_number, units_of
 from htaf.data.reading import DataError, finite_numbers, is_date, is_number, is_text, to_text
@@ -155,6 +155,22 @@ def one_spelling(values: Shaped[np.ndarray, " rows"]) -> tuple[dict[str, str], t
     chosen = {name: min(group)[1] for group in groups.values() for _, name in group}
     several = (tuple(name for _, name in sorted(group)) for group in groups.values() if len(group) > 1)
     return chosen, tuple(several)
+
+
+def read_values(column: Column, raw: pd.Series) -> Shaped[np.ndarray, " rows"]:
+    """Raw values as training read those of the column.
+
+    Args:
+        column: not a dropped one. raw: any dtype, [rows].
+    Returns:
+        float64 of numbers (NaN where missing), datetime64[us] of dates (NaT), object of str of categories (`MISSING`).
+    Raises:
+        TableError: a text that is no number or no date, an infinite number, or a time zone unlike in training.
+    """
+    raw = truth_as_numbers(column, raw)
+    if column.kind == "number":
+        return finite_numbers(raw, column.name, unit=column.unit)
+    return read(column.name, raw, column.order, column.zoned) if column.kind == "date" else category_values(raw)
 
 
 def truth_as_numbers(column: Column, raw: pd.Series) -> pd.Series:

@@ -319,7 +319,7 @@ UNEXPECTED = frozenset(
      "far value", "classes alike", "never predicted", "few for a threshold"}
 )  # fmt: skip
 # how other rows are unlike those of training: `predict` of an estimator warns of it
-UNLIKE = frozenset({"ignored", "no unit", "no zone", "none seen", "unseen", "outside"})
+UNLIKE = frozenset({"ignored", "without", "none seen", "unseen", "outside"})
 SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # a file
     "encoding": _encoding,
@@ -336,8 +336,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "leading zeros": "column {column!r} is text: {values[0]!r} begins with 0, as codes do; write numbers without zeros "
     "at the front to have them as such",
     "unit": "column {column!r}: numbers in {values[0]!r}, {values[1]!r} read as {values[2]:g}; # is the number",
-    "no unit": "column {column!r}: {count:row} without the unit {values[0]!r} of training, read as if it were there",
-    "no zone": "column {column!r}: {count:row} without the time zone that training had, read as UTC",
+    "without": "column {column!r}: {count:row} without {values[0]} of training, read as {values[1]}",
     "rounded": "column {column!r}: whole numbers beyond 2^53 are rounded (first {values[0]}, {row}); of names, put a "
     "letter before each",
     "mixed": _mixed,
