@@ -318,26 +318,20 @@ def from_frame(
     """
     frame, notes = with_names(name, named(frame))
     frame = frame.reset_index(drop=True).infer_objects()
-    each = None if weights is None or isinstance(weights, str) else pd.Series(np.asarray(weights))
+    each = weight = None
     if isinstance(weights, str):
         weight = weights if weights in frame else weights.strip()  # as the names of the columns
-        of = target.strip() if isinstance(target, str) else ""
-        frame, beside = _leave_out(name, frame, of, (), (), None, None, weight, notes)
+    elif weights is not None:
+        each = pd.Series(np.asarray(weights))
+    of = target.strip() if isinstance(target, str) else ""
+    frame, beside = _leave_out(name, frame, of, (), (), None, parting.time, weight, notes)
+    if weight is not None:
         each = beside[weight]
     if each is not None and len(each) != len(frame):
         raise DataError(f"{name}: expected {len(frame):,} weights, one for each row, got {len(each):,}")
     if isinstance(target, str):
         target = target if target in frame else target.strip()
         _check_target(name, frame, target)
-        beside = None
-        if (time := parting.time) is not None:
-            others = [str(other) for other in frame if other != target]
-            if time not in others:
-                raise DataError(
-                    f"time: expected a column{suggestion(time, others)} beside the target, got {time!r}; columns: "
-                    f"{listed(others)}"
-                )
-            beside = frame[[time]]
         return _table(
             name, frame, target, task, notes, texts=_kept_texts(frame), least=1, text_as_missing=text_as_missing,
             beside=beside, parting=parting, weights=each,

@@ -49,7 +49,7 @@ from htaf.data.reading import (
 )
 from htaf.data.tabular import Parting, Split, Table, from_frame, split
 from htaf.data.targets import Task, amounts, amounts_of_rows, read_labels
-from htaf.training.recipe import Recipe, TableData
+from htaf.training.recipe import Recipe
 from htaf.training.runs import Run, RunError, forward
 from htaf.training.runs.metrics import decided
 
@@ -189,16 +189,6 @@ class _TableEstimator(BaseEstimator):
         recipe.refuse_unread(changes.keys())
         return recipe, notes
 
-    def _parameters(self) -> dict[str, Any]:
-        """The arguments as JSON holds them; `_arguments` reads them."""
-        given = self.get_params(deep=False)
-        del given["random_state"]  # the record has the seed
-        if isinstance(self.recipe, Recipe):
-            given["recipe"] = self.recipe.flat()
-        if self.class_weight is not None:
-            given["class_weight"] = _class_weight(self.class_weight)
-        return _plain(given)
-
     def _learn(self: Fitted, table: Table, names: Sequence[str] | None) -> Fitted:
         """Train on a table; `names` of the columns that the caller knows, None where they have none."""
         from htaf.training.distributed import default_threads, thread_count
@@ -222,7 +212,8 @@ class _TableEstimator(BaseEstimator):
                 running=running,
             )  # fmt: skip
             run.record[ENTRY] = {
-                "parameters": self._parameters(),
+                "validation_fraction": float(self.validation_fraction),
+                "text_as_missing": bool(self.text_as_missing),
                 "names": None if names is None else list(names),
                 "columns": int(self.n_features_in_),
                 "by_name": self._by_name,
@@ -634,22 +625,22 @@ def _below(column: pd.Series, more: pd.Series) -> pd.Series:
 def of_run(run: Run) -> HtafClassifier | HtafRegressor:
     """Make a fitted estimator from a finished run on a table.
 
-    Its arguments are those of the training, so that a clone trains by the same recipe.
+    Its argument `recipe` is the whole recipe of the training, so that a clone trains by the same.
 
     Raises:
         RunError: a damaged run. DataError: a run on images.
     """
+    from htaf.training.families import make_recipe
+
     preprocessor = run.preprocessor()
     if not isinstance(preprocessor, Preprocessor):
         raise DataError(f"{run.path} was trained on images: expected a run on a table")
     kind = HtafClassifier if preprocessor.target.task == "classification" else HtafRegressor
     try:
-        made = kind(**_arguments(run.record))._restored(run)
-        if isinstance(made.class_weight, tuple):  # as the record holds it, by the names of the labels
-            labels = dict(zip(_texts(made.classes_), made.classes_, strict=True))
-            named = TableData(class_weight=made.class_weight).weights_by_name()
-            made.class_weight = {labels[name]: weight for name, weight in named.items()}
-        return made
+        entry = run.record.get(ENTRY) or {}
+        kept: Any = {name: entry[name] for name in ("validation_fraction", "text_as_missing") if name in entry}
+        recipe = make_recipe(**{"family": "mlp"} | run.record["recipe"])
+        return kind(recipe=recipe, random_state=run.record["seed"], **kept)._restored(run)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{run.path}: its record does not fit an estimator of this version: {error}") from None
 
@@ -692,20 +683,6 @@ def _share(share: float) -> float:
     if not 0 < share < 1:
         raise ValueError(f"validation_fraction must lie in (0, 1), got {share}")
     return float(share)
-
-
-def _arguments(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The constructor's arguments with which an estimator trains as this run was trained. Of a run of the command
-    `recipe` is its whole recipe."""
-    from htaf.training.families import make_recipe
-
-    entry = record.get(ENTRY) or {"parameters": {"recipe": {"family": "mlp"} | record["recipe"]}}
-    given = {name: _plain(value) for name, value in entry["parameters"].items()}
-    if isinstance(given.get("recipe"), dict) and "family" in given["recipe"]:
-        given["recipe"] = make_recipe(**given["recipe"])
-    if given.get("class_weight") == ("balanced",):
-        given["class_weight"] = "balanced"
-    return given | {"random_state": record["seed"]}
 
 
 def _fields() -> list[str]:
