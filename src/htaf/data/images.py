@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,11 +70,6 @@ class MemoryPart:
         digest.update(self.labels.numpy().astype("<i8").tobytes())
         return digest.hexdigest()
 
-    def telling(self) -> tuple[Callable[[int], Hashable], ...]:
-        """As `FilePart.telling`: of a row its pixels."""
-        pixels = self.pixels.contiguous().numpy()
-        return (lambda row: hashlib.sha256(pixels[row]).digest(),)
-
 
 @dataclass(frozen=True, eq=False)
 class FilePart:
@@ -125,18 +120,6 @@ class FilePart:
             digest.update(json.dumps(entry).encode())
         return digest.hexdigest()
 
-    def telling(self) -> tuple[Callable[[int], Hashable], ...]:
-        """What tells rows apart: where all of it is equal, so are their files. Each is asked of rows alone that those
-        before it leave together, so that few files are read."""
-
-        def size(row: int) -> int:
-            return (self.folder / self.names[row]).stat().st_size
-
-        def content(row: int) -> str:
-            return file_sha256(self.folder / self.names[row])
-
-        return size, content
-
 
 Part = MemoryPart | FilePart
 
@@ -174,21 +157,31 @@ def as_images(name: str, classes: tuple[str, ...], train: Part, test: Part, note
     return Images(name, classes, train, test, found, (*notes, *_told(classes, train, test)))
 
 
-def _equal(train: Part, test: Part) -> list[Sequence[int]]:
-    """Groups of equal images: rows of the training part, then those of the test part."""
+def _key(part: Part, row: int, *, whole: bool) -> int | bytes | str:
+    """What equal images share: the size of their files, or the content of these or the pixels as a whole."""
+    if isinstance(part, MemoryPart):
+        return hashlib.sha256(part.pixels[row].contiguous().numpy()).digest()
+    file = part.folder / part.names[row]
+    return file_sha256(file) if whole else file.stat().st_size
+
+
+def _equal(train: Part, test: Part) -> list[list[int]]:
+    """Groups of equal images: rows of the training part, then those of the test part. Of files those of one size alone
+    are read."""
     if type(train) is not type(test):  # pixels and files cannot be compared
         return []
-    border, total = len(train), len(train) + len(test)
-    groups: list[Sequence[int]] = [range(total)]
-    for of_train, of_test in zip(train.telling(), test.telling(), strict=True):
+    border = len(train)
+    groups = [[*range(border + len(test))]]
+    for whole in (False, True):
         asked = [row for group in groups for row in group]
+        of = [(train, row) if row < border else (test, row - border) for row in asked]
         with ThreadPoolExecutor(threads()) as pool:
             ask = map if isinstance(train, MemoryPart) else pool.map  # threads wait for files
-            told = ask(lambda row: of_train(row) if row < border else of_test(row - border), asked)  # noqa: B023
-            apart: dict[tuple[int, Hashable], list[int]] = {}
-            for number, group in enumerate(groups):
-                for row in group:
-                    apart.setdefault((number, next(told)), []).append(row)
+            keys = iter([*ask(lambda one: _key(*one, whole=whole), of)])  # noqa: B023
+        apart: dict[tuple[int, int | bytes | str], list[int]] = {}
+        for number, group in enumerate(groups):
+            for row in group:
+                apart.setdefault((number, next(keys)), []).append(row)
         groups = [group for group in apart.values() if len(group) > 1]
     return groups
 
