@@ -99,14 +99,11 @@ MEASURES: dict[bool, Any] = {True: (of_bins, of_thresholds), False: (of_residual
 def test_pictures_take_one_value_missing_and_large_ones() -> None:
     for low, high in ((0.0, 0.0), (5.0, 5.0), (-1e308, 1e308)):
         rows = [{"epoch": 1.0, "loss": low}, {"epoch": 2.0, "loss": None}, {"epoch": 3.0, "loss": high}]
-        points = [
-            {"value": value, "label": "<x> & $y$", "mean": [value], "low": [low], "high": [high]}
-            for value in (low, high)
-        ]
+        points = [{"value": value, "label": "<x> & $y$", "mean": [value]} for value in (low, high)]
         for kind in ("number", "date", "category"):
             if kind == "date" and high > 1e6:
                 continue
-            found = {"kind": kind, "column": "_a$b$", "points": points, "tenths": [low]}
+            found = {"kind": kind, "column": "_a$b$", "points": points}
             pictures = (drawing.losses(rows, 1, {"loss": "exact"}),)
             for picture in (*pictures, drawing.effect(found, ["one"], "y")):
                 assert picture.startswith('<svg viewBox="0 0 ')

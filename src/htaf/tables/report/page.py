@@ -375,22 +375,14 @@ def _effects(values: dict[str, Any]) -> Section:
     shown = []
     for one in found:
         share = "share of the training rows" if one["kind"] == "category" else "training rows up to it"
-        if alone:
-            heads = ("value", share, "mean", "10%", "90%")
-            rows = [
-                [p["label"], f"{p['share']:.0%}", *(number(p[n][0]) for n in ("mean", "low", "high"))]
-                for p in one["points"]
-            ]
-        else:
-            heads = ("value", share, *names)
-            rows = [[p["label"], f"{p['share']:.0%}", *map(number, p["mean"])] for p in one["points"]]
+        heads = ("value", share, *(["mean"] if alone else names))
+        rows = [[p["label"], f"{p['share']:.0%}", *map(number, p["mean"])] for p in one["points"]]
         picture = drawing.effect(one, names, axis)
         shown.append({"name": one["column"], "picture": picture, "heads": heads, "rows": rows})
     return {
         "columns": shown,
         "rows": found[0]["rows"],
         "legend": [] if alone else [(f"c{k}", short(name)) for k, name in enumerate(names)],
-        "alone": alone,
     }
 
 

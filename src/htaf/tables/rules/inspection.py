@@ -1,4 +1,4 @@
-"""Importance and partial dependence of raw columns, by scikit-learn; own are bounds of time, intervals and bands."""
+"""Importance and partial dependence of raw columns, by scikit-learn; own are the bounds of time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float32, Float64, Int64
-from scipy.special import expit, logit
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.inspection import partial_dependence, permutation_importance
 from torch import Tensor, nn
@@ -23,7 +22,7 @@ from htaf.tables.rules.bits import Fitted, RulesError, answers, column_of, drawn
 from htaf.tables.rules.conditions import RARE, read
 from htaf.training.runs import Run, forward
 from htaf.training.runs.data import rows_for_figures
-from htaf.training.runs.metrics import LOWER_IS_BETTER, Weights, metrics_by_weight, quantiles
+from htaf.training.runs.metrics import LOWER_IS_BETTER, Weights, metrics_by_weight
 from htaf.transform.grid import settled
 
 MOST_ROWS, LEAST_ROWS = 2_000, 100  # whose columns are shuffled
@@ -209,16 +208,12 @@ class Point:
         value: a number (of a date days since 1970) or a category; "" where there is none. label: in words.
         share: of the training rows that have at most this number, or have this category, or have no value.
         mean: float64 [outputs], of the prediction: probabilities of classes, or a number.
-        low, high: the middle 80% of the curves of single rows, each moved up or down to the common level,
-            probabilities as logits: wide where what the column does depends on others.
     """
 
     value: float | str
     label: str
     share: float
     mean: Float64[np.ndarray, " outputs"]
-    low: Float64[np.ndarray, " outputs"]
-    high: Float64[np.ndarray, " outputs"]
 
 
 @dataclass(frozen=True)
@@ -228,23 +223,18 @@ class Effect:
     Attributes:
         column: its name. kind: of its values.
         points: numbers and dates ascending, categories by their rows; last, where blanks are told, those without one.
-        tenths: of the training values of a number or a date. rows: of the held-out part, over which is averaged.
+        rows: of the held-out part, over which is averaged.
     """
 
     column: str
     kind: Literal["number", "date", "category"]
     points: tuple[Point, ...]
-    tenths: tuple[float, ...]
     rows: int
 
     def to_json(self, outputs: Sequence[int]) -> dict[str, Any]:
         """Write as plain JSON values; outputs: those of the network that are wanted."""
-        chosen = list(outputs)
-        points = [
-            vars(point) | {name: getattr(point, name)[chosen].tolist() for name in ("mean", "low", "high")}
-            for point in self.points
-        ]
-        return vars(self) | {"points": points, "tenths": list(self.tenths)}
+        points = [vars(point) | {"mean": point.mean[list(outputs)].tolist()} for point in self.points]
+        return vars(self) | {"points": points}
 
 
 def curves(
@@ -254,14 +244,14 @@ def curves(
     rows: pd.DataFrame,
     values: Sequence[Any],
     weights: Weights | None = None,
-) -> tuple[Float64[np.ndarray, "values rows outputs"], Float64[np.ndarray, "values outputs"]]:
+) -> Float64[np.ndarray, "values outputs"]:
     """Predict rows in which a column has one value after the other, by scikit-learn's partial dependence.
 
     Args:
         rows: raw. values: as they would stand in the table. weights: how much each row counts; None: all alike.
 
     Returns:
-        what is predicted of each row, and its mean: probabilities of classes, or numbers in the unit of the target.
+        the mean of what is predicted: probabilities of classes, or numbers in the unit of the target.
     """
     network = settled(network)
     with_values = rows.iloc[[0] * len(values)].reset_index(drop=True)
@@ -272,9 +262,9 @@ def curves(
     )
     at = len(rows) + np.arange(len(values), dtype=np.float64)
     found: Any = partial_dependence(
-        estimator, estimator.own(len(rows)), [0], custom_values={0: at}, kind="both", sample_weight=weights
+        estimator, estimator.own(len(rows)), [0], custom_values={0: at}, kind="average", sample_weight=weights
     )
-    return found["individual"].transpose(2, 1, 0), found["average"].T
+    return found["average"].T
 
 
 def effects(
@@ -314,36 +304,14 @@ def effects(
         if not tried:
             continue
         as_given = [value for _, _, value in tried]
-        of_rows, mean = curves(network, preprocessor, name, given, as_given, weights)
-        low, high = band(of_rows, mean, weights, chances=preprocessor.target.task != "regression")
+        means = curves(network, preprocessor, name, given, as_given, weights)
         points = [
-            Point(value, (text if isinstance(text, str) else f"{text:.10g}") or "missing", share, *of)
-            for (share, value, text), *of in zip(tried, mean, low, high, strict=True)
+            Point(value, (text if isinstance(text, str) else f"{text:.10g}") or "missing", share, mean)
+            for (share, value, text), mean in zip(tried, means, strict=True)
         ]
         kind: Any = column.kind if column.kind in ("number", "date") else "category"
-        tenths = () if kind == "category" else np.nanquantile(training, np.linspace(0.1, 0.9, 9)).tolist()
-        found.append(Effect(name, kind, tuple(points), tuple(tenths), len(given)))
+        found.append(Effect(name, kind, tuple(points), len(given)))
     return found
-
-
-def band(
-    of_rows: Float64[np.ndarray, "values rows outputs"],
-    mean: Float64[np.ndarray, "values outputs"],
-    weights: Weights | None,
-    *,
-    chances: bool,
-) -> Float64[np.ndarray, "2 values outputs"]:
-    """Find the middle 80% of the curves of single rows, each moved to the level of their mean; probabilities are moved
-    as logits, so that they stay probabilities."""
-    there, back = (_logit, expit) if chances else (np.array, np.array)
-    moved = there(of_rows)
-    moved -= moved.mean(0)
-    moved -= np.average(moved, axis=1, weights=weights)[:, None]
-    return back(there(mean) + quantiles(moved, [0.1, 0.9], weights, axis=1))
-
-
-def _logit(chance: np.ndarray) -> np.ndarray:
-    return logit(chance.clip(1e-12, 1 - 1e-12))
 
 
 def values_of(column: Column, training: np.ndarray) -> list[Tried]:
