@@ -567,7 +567,7 @@ def test_labels_that_a_file_would_make_one_are_told() -> None:
     assert any("each a class of its own" in note for note in model.notes_)
     read = htaf.fit(rows.assign(y=labels), "y", **TINY)
     assert read.classes_.tolist() == ["M", "m", "no", "yes"]
-    assert "target 'y': one class each: 'yes' = 'Yes'" in read.notes_
+    assert "column 'y': one category each: 'yes' = 'Yes'" in read.notes_
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*class of its own")
         HtafClassifier(**TINY).fit(rows, ["m", "M", "no", "yes"] * 6)

@@ -184,8 +184,8 @@ def test_columns_that_are_left_out_are_said(tmp_path: Path, htaf: Any) -> None:
     assert code == 0, said
     values = json.loads((tmp_path / "r" / VALUES).read_text())
     assert [(one["name"], one["why"].split()[0]) for one in values["left_out"]] == [
-        ("junk", "excluded"),
         ("row", "names"),
+        ("junk", "excluded"),
         ("who", "divides"),
     ]
     assert "names the rows" in (tmp_path / "r" / PAGE).read_text()

@@ -271,9 +271,9 @@ def _learn_date(
 
 
 def _about_blanks(name: str, count: int, filled: str, told: bool, only: bool) -> Note:
-    if only:
-        return Note("flag", name, count, (filled,))
-    return Note("missing told" if told else "missing in training", name, count, (filled,))
+    more = ", with an input that is 1 where there is none, as the target differs" if told else ""
+    how = f"an input that is 1 where there is none, else {filled}" if only else f"set to the median, {filled}{more}"
+    return Note("missing in training", name, count, (how,))
 
 
 def _learn_category(
@@ -293,7 +293,7 @@ def _learn_category(
         notes.append(Note("dropped in training", name, values=(f"one value, {categories[0] or 'missing'!r},",)))
         return Column(name, "dropped")
     if MISSING in counts:
-        notes.append(Note("missing texts in training", name, counts[MISSING]))
+        notes.append(Note("missing in training", name, counts[MISSING], ("a category of their own",)))
     if len(categories) > MOST_ONE_HOT and wanted[0]:
         most = max(1, MOST_CELLS // len(wanted[0]))  # the others have the mean of all rows
         categories = tuple(sorted(sorted(categories, key=lambda category: -counts[category])[:most]))

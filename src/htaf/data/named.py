@@ -148,8 +148,7 @@ def read_named(known: Named, data_dir: str | os.PathLike[str] | None = None) -> 
             f"from {source}; {known.supply}"
         )
     extra = [str(name) for name in frame.columns if _plain(str(name)) not in map(_plain, known.columns)]
-    if extra:
-        notes.append(Note("not of the set", values=tuple(extra)))
+    notes += [Note("dropped", name, values=("not part of the set",)) for name in extra]
     frame = frame[[spelled[_plain(name)] for name in known.columns]].set_axis(list(known.columns), axis=1)
     return frame, notes
 

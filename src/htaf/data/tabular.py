@@ -274,9 +274,10 @@ def _leave_out(
     if group is not None and time is not None:
         raise DataError(f"{name}: expected a group or a time, got both: {group!r} and {time!r}")
     beside = frame[[column for column in frame if column in {*ids, group, time, weight}]]
-    gone = [column for column in frame if column in {*exclude, *ids, group} and column != weight]
-    if gone:
-        notes.append(Note("asked", values=tuple(map(str, gone))))
+    why = dict.fromkeys(exclude, "excluded") | dict.fromkeys(ids, "names the rows")
+    why |= {} if group is None else {group: "divides the rows: equal ones are in one part"}
+    gone = [column for column in frame if column in why and column != weight]
+    notes += [Note("dropped", str(column), values=(why[column],)) for column in gone]
     return frame.drop(columns=gone if weight is None else [*gone, weight]), beside
 
 

@@ -156,8 +156,7 @@ class _TableEstimator(BaseEstimator):
             raise DataError(f"{self.run_.path} was trained on images: expected a run on a table")
         self._preprocessor = preprocessor
         self._network = _head_in_double(self.run_.model())
-        said = [note for note in from_record(self.run_.record["notes"]) if isinstance(note, Note)]
-        of_notes = [name for note in said for name in (note.values if note.kind == "asked" else [note.column])]
+        of_notes = [note.column for note in from_record(self.run_.record["notes"]) if isinstance(note, Note)]
         of_table = [*(column.name for column in preprocessor.columns), *preprocessor.ids, preprocessor.target.name]
         self._columns = {*of_table, *of_notes}  # of the training, left out or not
         self._warned = set[tuple[str, str]]()  # kinds of notes and columns that `predict` has warned of

@@ -266,23 +266,12 @@ def columns(learned: Sequence[Column]) -> list[dict[str, Any]]:
     return [{"name": c.name, "kind": KINDS[c.kind], "inputs": _inputs(c), "read": read_as(c)} for c in learned]
 
 
-LEFT_OUT = {  # notes of columns that no network is told of
-    "not of the set": "not part of the set",
-}
-
-
 def left_out(record: Mapping[str, Any]) -> list[dict[str, str]]:
     """Columns of the data that are no inputs, and why: those that a training was told not to read, and those that it
     had no use for. What does not vary in the training part alone stands among the columns."""
-    source = record.get("source") or {}
-    found = [{"name": name, "why": "excluded"} for name in source.get("exclude") or ()]
-    found += [{"name": name, "why": "names the rows"} for name in source.get("ids") or ()]
-    if group := record["data"].get("group"):
-        found.append({"name": group, "why": "divides the rows: equal ones are in one part"})
+    found: list[dict[str, str]] = []
     for note in from_record(record["notes"]):
-        if isinstance(note, Note) and note.kind in LEFT_OUT:
-            found += [{"name": str(name), "why": LEFT_OUT[note.kind]} for name in note.values]
-        elif isinstance(note, Note) and note.kind == "dropped":
+        if isinstance(note, Note) and note.kind == "dropped":
             found.append({"name": note.column, "why": str(note.values[0])})
         elif isinstance(note, Note) and note.kind == "no name":
             places = str(note.values[0]).split(", ")
