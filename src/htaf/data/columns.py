@@ -297,7 +297,7 @@ def _learn_category(
     if len(categories) > MOST_ONE_HOT and wanted[0]:
         most = max(1, MOST_CELLS // len(wanted[0]))  # the others have the mean of all rows
         categories = tuple(sorted(sorted(categories, key=lambda category: -counts[category])[:most]))
-        found = encodings(values, wanted[1], categories)
+        found = encodings(values, wanted[1], np.array(categories, dtype=object))
         frequent = _frequent(categories, counts)
         own = np.array([[float(category == one) for one in frequent] for category in categories])
         table = np.hstack([found, own.reshape(len(categories), -1)])
@@ -498,13 +498,6 @@ def encoding_outputs(
     )
 
 
-def encodings(
-    categories: Shaped[np.ndarray, " rows"], wanted: Float64[np.ndarray, "rows outputs"], names: tuple[str, ...]
-) -> Float64[np.ndarray, "names outputs"]:
-    """The encoding of each of `names` by all rows: its mean, drawn towards the mean of all rows where it has few."""
-    return _by(categories, wanted, np.array(names, dtype=object))
-
-
 def cross_fitted(
     categories: Shaped[np.ndarray, " rows"], wanted: Float64[np.ndarray, "rows outputs"]
 ) -> Float64[np.ndarray, "rows outputs"]:
@@ -515,11 +508,15 @@ def cross_fitted(
     found = np.empty_like(wanted)
     folds = KFold(min(FOLDS, len(wanted)), shuffle=True, random_state=0)
     for known, held in folds.split(wanted):
-        found[held] = _by(categories[known], wanted[known], categories[held])
+        found[held] = encodings(categories[known], wanted[known], categories[held])
     return found
 
 
-def _by(known: np.ndarray, wanted: np.ndarray, asked: np.ndarray) -> np.ndarray:
+def encodings(
+    known: Shaped[np.ndarray, " rows"], wanted: Float64[np.ndarray, "rows outputs"], asked: Shaped[np.ndarray, " asked"]
+) -> Float64[np.ndarray, "asked outputs"]:
+    """The encoding of each category that is asked for by rows of known ones: the mean of what is wanted in it, drawn
+    towards the mean of all rows where it has few."""
     from sklearn.preprocessing import TargetEncoder
 
     columns = []

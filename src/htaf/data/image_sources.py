@@ -169,7 +169,11 @@ class ParquetRows:
             for batch in table.iter_batches(ROWS_AT_ONCE, groups, columns) if groups else ():
                 wanted = batch.slice(max(0, self.begin - at), max(0, self.end - max(at, self.begin)))
                 at, held = at + len(batch), held + wanted.nbytes
-                _expect_held(self.file, held)
+                if held > HELD:
+                    raise DataError(
+                        f"{self.file}: expected at most {HELD / 1e9:.1f} GB of images in one block, got more: a "
+                        "smaller number of images in a part (--part-images) makes blocks smaller"
+                    )
                 rows += wanted.to_pylist()
         if len(rows) != len(self):
             raise DataError(f"{self.file}: expected {self.end:,} rows, as it had before, got fewer")
@@ -379,15 +383,6 @@ def _opened(file: str) -> Iterator[Any]:
         raise DataError(f"{file} cannot be read: {error.strerror or first_line(error)}") from error
     with stream:
         yield stream
-
-
-def _expect_held(file: str, held: int) -> None:
-    """Raises DataError where the images of one block are more than it may hold."""
-    if held > HELD:
-        raise DataError(
-            f"{file}: expected at most {HELD / 1e9:.1f} GB of images in one block, got more: a smaller number of "
-            "images in a part (--part-images) makes blocks smaller"
-        )
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import http.client
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -101,28 +100,15 @@ NAMED: dict[str, Named] = {
         Named("digits", "", 0, 1797, _DIGITS, "digit", "classification", classes=_TEN),
     )
 }
-BUNDLED: dict[str, Callable[[], pd.DataFrame]] = {"digits": _digits}
 
 
 def lookup(name: str | os.PathLike[str]) -> Named | None:
-    """The known set of that name, in any case, or None.
-
-    Args:
-        name: what may be a set's name or a path.
-    Returns:
-        one of `NAMED`, or None.
-    """
+    """The known set of that name, in any case; None for what may be a path."""
     return NAMED.get(os.fspath(name).lower())
 
 
 def is_named(name: str | os.PathLike[str]) -> bool:
-    """Whether `load` takes this for a known set, not for a file; names go in any case.
-
-    Args:
-        name: what may be a set's name or a path.
-    Returns:
-        True for a known set.
-    """
+    """Whether `load` takes this for a known set, not for a file; names go in any case."""
     return lookup(name) is not None
 
 
@@ -159,8 +145,8 @@ def _plain(name: str) -> str:
 
 
 def _find(known: Named, data_dir: str | os.PathLike[str] | None) -> tuple[pd.DataFrame, str, list[Note]]:
-    if known.name in BUNDLED:
-        return BUNDLED[known.name](), "scikit-learn", [Note("source", values=("bundled with scikit-learn",))]
+    if not known.file:
+        return _digits(), "scikit-learn", [Note("source", values=("bundled with scikit-learn",))]
     folders = data_folders(data_dir)
     for folder in folders:
         for path in (folder / known.file, folder / "tabular" / known.file):

@@ -778,7 +778,7 @@ def _kept_together(table: Table, mode: Mode) -> Int64[np.ndarray, " rows"]:
     if mode in ("random", "stratified"):
         groups = np.arange(len(table.target))
     elif mode == "grouped":
-        groups = _groups(table.features) if parting.groups is None else parting.groups
+        groups = _row_hashes(table.features) if parting.groups is None else parting.groups
         groups = pd.factorize(groups)[0]
     elif mode == "time":
         if parting.times is None:
@@ -824,11 +824,6 @@ def _stratified(table: Table, seed: int) -> Int64[np.ndarray, " rows"]:
         rows = rows[np.argsort(drawn[rows], kind="stable")]
         at[rows] = (np.arange(len(rows)) + 0.5) / len(rows)
     return _cut(np.ones(count, dtype=np.int64), np.argsort(at, kind="stable"), table.parting.shares)
-
-
-def _groups(features: pd.DataFrame) -> Shaped[np.ndarray, " rows"]:
-    """Group numbers in order of first appearance; equal features share one, missing equals missing."""
-    return pd.factorize(_row_hashes(features))[0]
 
 
 def _row_hashes(features: pd.DataFrame | Mapping[Any, pd.Series]) -> Shaped[np.ndarray, " rows"]:

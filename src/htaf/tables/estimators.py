@@ -188,8 +188,8 @@ class _TableEstimator(BaseEstimator):
         recipe.refuse_unread(changes.keys())
         return recipe, notes
 
-    def _learn(self: Fitted, table: Table, names: Sequence[str] | None) -> Fitted:
-        """Train on a table; `names` of the columns that the caller knows, None where they have none."""
+    def _learn(self: Fitted, table: Table) -> Fitted:
+        """Train on a table."""
         from htaf.training.distributed import default_threads, thread_count
         from htaf.training.fit import fit
         from htaf.training.recipe import Running
@@ -213,10 +213,10 @@ class _TableEstimator(BaseEstimator):
             run.record[ENTRY] = {
                 "validation_fraction": float(self.validation_fraction),
                 "text_as_missing": bool(self.text_as_missing),
-                "names": None if names is None else list(names),
+                "names": [*self.feature_names_in_] if hasattr(self, "feature_names_in_") else None,
                 "columns": int(self.n_features_in_),
                 "by_name": self._by_name,
-                **self._labels_as_json(),
+                **(self._labels_as_json() if isinstance(self, HtafClassifier) else {}),
             }
             self._adopt(run)
         if self.verbose:
@@ -271,14 +271,6 @@ class _TableEstimator(BaseEstimator):
                 error.row, error.table = error.row - count, "eval_set"
             raise
 
-    def _names(self) -> list[str] | None:
-        """Of the columns of X in `fit`, where they have some."""
-        return [*self.feature_names_in_] if hasattr(self, "feature_names_in_") else None
-
-    def _labels_as_json(self) -> dict[str, Any]:
-        """What else the record keeps of the target."""
-        return {}
-
     def _restored(self: Fitted, run: Run) -> Fitted:
         """Be fitted as a run that was read from a folder."""
         entry = run.record.get(ENTRY)
@@ -290,11 +282,9 @@ class _TableEstimator(BaseEstimator):
         self.n_features_in_ = int(entry["columns"])
         if entry["names"] is not None:
             self.feature_names_in_ = np.array(entry["names"], dtype=object)
-        self._restore_labels(entry)
+        if isinstance(self, HtafClassifier):
+            self._restore_labels(entry)
         return self
-
-    def _restore_labels(self, entry: Mapping[str, Any]) -> None:
-        """Restore what the record keeps of the target."""
 
     def _outputs(self, X: Any) -> Float64[np.ndarray, "rows outputs"]:
         """What the network gives for raw rows."""
@@ -329,8 +319,9 @@ class _TableEstimator(BaseEstimator):
             absent = [] if known is None else [str(name) for name in known if name not in X.columns]
             if absent and self._by_name:
                 raise DataError(f"expected the columns {listed(absent)} too, got only {listed([*map(str, X.columns)])}")
-            if not absent and not X.columns.is_unique:
-                _refuse_doubled(X.columns if known is None else X.columns[X.columns.isin(known)])
+            asked = X.columns if known is None else X.columns[X.columns.isin(known)]
+            if not absent and (doubled := [*dict.fromkeys(map(str, asked[asked.duplicated()]))]):
+                raise DataError(f"expected each column once, got {listed(doubled)} more than once")
             if known is not None and not absent:
                 if X.columns.tolist() != known.tolist():
                     X = X.loc[:, list(known)]
@@ -437,7 +428,7 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
         codes = codes.astype(np.int64)
         of = {"classes": _texts(classes), "target_name": _name_of(y), "weights": weights}
         table = self._table(frame, codes, held, **of)
-        return self._learn(replace(table, notes=(*notes, *table.notes)), self._names())
+        return self._learn(replace(table, notes=(*notes, *table.notes)))
 
     @property
     def threshold_(self) -> float | None:
@@ -512,7 +503,7 @@ class HtafRegressor(RegressorMixin, _TableEstimator):
             frame, values, weights = frame.loc[weights > 0], values[weights > 0], weights[weights > 0]
         _check_rows(self, frame)
         table = self._table(frame, values, self._held_out(eval_set), target_name=_name_of(y), weights=weights)
-        return self._learn(replace(table, notes=(*notes, *table.notes)), self._names())
+        return self._learn(replace(table, notes=(*notes, *table.notes)))
 
     def predict(self, X: Any) -> Float64[np.ndarray, " rows"]:
         """Predict the number for each row of X, in the unit of y."""
@@ -566,7 +557,10 @@ def fit(
         raise ValueError(f"expected all fields within recipe=, as that is no mapping, got {listed(sorted(fields))} too")
     if fields:
         options["recipe"] = {**recipe, **{name: options.pop(name) for name in sorted(fields)}}
-    frame = _pandas(frame)
+    frame = in_pandas(frame)
+    if not isinstance(frame, pd.DataFrame):
+        got = f"{str(frame)!r}: read it first, as pandas.read_csv does" if isinstance(frame, str | PathLike) else ""
+        raise TypeError(f"expected a pandas data frame, got {got or type(frame).__name__}")
     if isinstance(target, int) and target in frame.columns:  # columns are found by their names as text
         target = str(target)
     if not isinstance(target, str):
@@ -588,7 +582,7 @@ def fit(
         else:
             spelled = is_text(column) and not pd.api.types.is_bool_dtype(column)
             made._set_labels(np.array(table.classes, dtype=object) if spelled else read_labels(table.classes))
-    return made._learn(table, names)
+    return made._learn(table)
 
 
 def _given_parts(table: Table) -> Split | None:
@@ -597,15 +591,6 @@ def _given_parts(table: Table) -> Split | None:
         train, validation = np.flatnonzero(~held).astype(np.int64), np.flatnonzero(held).astype(np.int64)
         return Split(train, validation, np.zeros(0, dtype=np.int64))
     return None if table.parting.times is None else split(table, 0, mode="time")
-
-
-def _pandas(frame: Any) -> pd.DataFrame:
-    """A data frame of pandas; TypeError: it is none."""
-    frame = in_pandas(frame)
-    if not isinstance(frame, pd.DataFrame):
-        got = f"{str(frame)!r}: read it first, as pandas.read_csv does" if isinstance(frame, str | PathLike) else ""
-        raise TypeError(f"expected a pandas data frame, got {got or type(frame).__name__}")
-    return frame
 
 
 def _below(column: pd.Series, more: pd.Series) -> pd.Series:
@@ -738,12 +723,6 @@ def _refuse_missing(y: Any) -> None:
             f"Input y contains NaN: expected a value in each of {len(missing):,} rows, got none in "
             f"{missing.sum():,}, the first is row {missing.argmax() + 1} (from 1): leave these rows out of X and y"
         )
-
-
-def _refuse_doubled(names: pd.Index) -> None:
-    """Raises DataError for a name of a column that is there more than once."""
-    if doubled := [*dict.fromkeys(map(str, names[names.duplicated()]))]:
-        raise DataError(f"expected each column once, got {listed(doubled)} more than once")
 
 
 def _class_weight(given: Any) -> tuple[str, ...]:

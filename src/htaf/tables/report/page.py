@@ -19,12 +19,6 @@ TEMPLATES = Path(__file__).with_name("templates")
 LABELLED = 30  # classes whose confusion matrix is shown whole
 SHOWN = 15  # columns by importance before the rest is folded away
 PARTS = ("train", "validation", "test")
-STEPS = {  # of a finished network, what each fits
-    "average": "means of the weights",
-    "recalibrate": "norms",
-    "refit": "a last layer",
-    "shrink": "a share of the bits",
-}
 METHODS = {"htaf": "HTAF", "ste": "straight-through", "ss": "scaled sigmoid", "relu": "ReLU"}
 WEIGHTED = " Rows count by their weights in all figures, but for numbers of rows, the confusion and single bits."
 Section = dict[str, Any]  # what the template shows of it; empty where there is nothing to show
@@ -120,10 +114,6 @@ def _interval(found: dict[str, Any] | None, metric: str, sign: str = "") -> str:
     return "" if within is None else " to ".join(_figure(metric, bound, sign) for bound in within)
 
 
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), *words[-1:]] if len(words) > 1 else words)
-
-
 def _better_by(within: Sequence[float] | None, metric: str, lower_is_better: bool) -> str:
     """The interval of a difference with plus for better."""
     if within is None:
@@ -156,8 +146,7 @@ def _result(values: dict[str, Any]) -> Section:
     tiles.append((label, _figure(headline, found["smooth"]), "", _interval(within["smooth"], headline)))
     sentence = ""
     if gap is not None and values["refitted"] is not None:
-        what = _listed([STEPS[name] for name in values["refitted"]]) or "weights"
-        sentence = f"The exact network has {what} of its own, fitted to its bits: its distance from the smooth one is"
+        sentence = "The exact network has weights of its own, fitted to its bits: its distance from the smooth one is"
         sentence += " not what the switch to exact steps costs."
     elif gap is not None:
         shown = f"{_gap(headline, gap)} {word}"
