@@ -57,24 +57,6 @@ class Image:
     zeros: bool = False
 
 
-@runtime_checkable
-class Stretch(Protocol):
-    """Images in one place."""
-
-    def __len__(self) -> int: ...
-    def cut(self, first: int, last: int) -> Stretch:
-        """Images first to last - 1."""
-        ...
-
-    def names(self) -> Iterable[object]:
-        """What tells these images from others, as JSON values."""
-        ...
-
-    def first(self) -> str:
-        """A file that was there when the list was made, "" for none."""
-        ...
-
-
 @dataclass(frozen=True)
 class Files:
     """Image files."""
@@ -85,12 +67,15 @@ class Files:
         return len(self.images)
 
     def cut(self, first: int, last: int) -> Files:
+        """Images first to last - 1."""
         return Files(self.images[first:last])
 
     def names(self) -> Iterable[object]:
+        """What tells these images from others, as JSON values."""
         return ([one.id, one.size, one.label] for one in self.images)
 
     def first(self) -> str:
+        """A file that was there when the list was made, "" for none."""
         return str(self.images[0].content) if self.images[0].size >= 0 else ""
 
 
@@ -181,6 +166,9 @@ class ParquetRows:
             Image(f"{self.file}/{place}", _bytes(row[self.column]), row[self.label] if self.label else None)
             for place, row in enumerate(rows, self.begin)
         ]
+
+
+Stretch = Files | Rows | ParquetRows  # images in one place
 
 
 @dataclass(frozen=True, eq=False)

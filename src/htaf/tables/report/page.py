@@ -153,10 +153,6 @@ def _result(values: dict[str, Any]) -> Section:
         tiles.append(
             ("gap, exact - smooth", shown, word.replace(" ", "-"), _interval(within["gap"], headline, sign="+"))
         )
-        share = f" ({abs(gap / found['smooth']):.1%})" if found["smooth"] else ""
-        how = "the same as the smooth one" if word == "the same" else f"{word} than the smooth one by "
-        by = "" if word == "the same" else f"{_gap(headline, gap)[1:]}{share}"
-        sentence = f"On the {part} part the exact network is {how}{by}."
     better = "Lower is better" if values["lower_is_better"] else "Higher is better"
     if headline == "auroc" and len(values["classes"]) == 2:
         better += f"; the positive class is {values['classes'][1]}"
