@@ -46,17 +46,17 @@ BUDGETS = {
     "cli": 3_862,
     "concepts": 8_741,
     "core": 5_016,
-    "data": 6_854,
+    "data": 6_842,
     "language": 2_465,
     "models": 1_967,
     "program": 9_809,
-    "tables": 4_224,
+    "tables": 4_215,
     "training": 7_509,
     "transform": 6_150,
     "": 623,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 58_531, ("tests", "paper/tests"): 50_093, ("paper/src",): 14_006}
+TOTALS = {("src/htaf",): 58_510, ("tests", "paper/tests"): 50_093, ("paper/src",): 14_006}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 

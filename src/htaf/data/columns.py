@@ -175,7 +175,7 @@ def read_values(column: Column, raw: pd.Series) -> Shaped[np.ndarray, " rows"]:
 
 def truth_as_numbers(column: Column, raw: pd.Series) -> pd.Series:
     """Raw values, with 1 and 0 for texts such as true and no of a column that was numbers 0 and 1 in training."""
-    if (column.kind, column.low, column.high) != ("number", 0, 1) or not is_text(raw) or is_date(raw):
+    if (column.kind, column.low, column.high) != ("number", 0, 1) or not is_text(raw):
         return raw
     texts = [text if text is None else text.casefold() for text in to_text(raw)]
     if not {*texts} - {None} or not {*texts} <= {None}.union(*TRUTH):

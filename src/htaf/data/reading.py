@@ -191,14 +191,14 @@ def lost_digits(column: pd.Series, values: Float64[np.ndarray, " rows"]) -> tupl
 
 
 def is_text(column: pd.Series) -> bool:
-    """Whether a column is a category by its dtype: text and truth values are, numbers and durations are not.
+    """Whether a column is a category by its dtype: text and truth values are; numbers, durations and dates are not.
 
     Args:
         column: any dtype, [rows].
     Returns:
         True for text and truth values.
     """
-    return pd.api.types.is_bool_dtype(column) or not (pd.api.types.is_numeric_dtype(column) or is_duration(column))
+    return pd.api.types.is_bool_dtype(column) or not (_has_numbers(column) or is_date(column))
 
 
 def is_duration(column: pd.Series) -> bool:

@@ -439,7 +439,7 @@ def _by_dtype(frame: pd.DataFrame) -> pd.DataFrame:
     """Number columns as float64, all others as text; unlike `typed`, nothing is decided from the values."""
     columns = {
         name: pd.Series(to_text(frame[name]), dtype=object)
-        if is_text(frame[name])
+        if is_text(frame[name]) or is_date(frame[name])
         else pd.Series(to_number(frame[name])[0])
         for name in frame
     }
@@ -616,7 +616,7 @@ def _drop_useless(features: pd.DataFrame, notes: list[Note]) -> pd.DataFrame:
     kept: list[str] = []
     for name, column in ((str(name), column) for name, column in features.items()):
         distinct, present = column.nunique(), int(column.notna().sum())
-        written = numbers_as_text(column) if distinct > 2 and is_text(column) and not is_date(column) else None
+        written = numbers_as_text(column) if distinct > 2 and is_text(column) else None
         if written and written[0]:
             notes.append(Note("number as text", name, values=written))
         if distinct + (present < len(column)) <= 1 or distinct == 0:

@@ -149,8 +149,7 @@ class _TableEstimator(BaseEstimator):
     def _build(self) -> None:
         """The exact network and the preprocessing from the run's files."""
         preprocessor = self.run_.preprocessor()
-        if not isinstance(preprocessor, Preprocessor):
-            raise DataError(f"{self.run_.path} was trained on images: expected a run on a table")
+        assert isinstance(preprocessor, Preprocessor)  # `of_run` refuses images
         self._preprocessor = preprocessor
         self._network = _head_in_double(self.run_.model())
         of_notes = [note.column for note in from_record(self.run_.record["notes"]) if isinstance(note, Note)]

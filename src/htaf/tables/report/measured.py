@@ -14,9 +14,9 @@ from torch import Tensor
 
 from htaf.data.parts import table_part
 from htaf.data.preprocess import Preprocessor
-from htaf.data.reading import DataError
 from htaf.data.tabular import Table
 from htaf.tables.report.baselines import Baseline
+from htaf.tables.rules.bits import table_of
 from htaf.training.runs import Run
 from htaf.training.runs.data import table_rows
 from htaf.training.runs.metrics import (
@@ -65,11 +65,9 @@ class Measured:
         """Run the networks.
 
         Raises:
-            RunError: other data, or a damaged run. DataError: a run of images.
+            RunError: other data, or a damaged run. RulesError: a run of images.
         """
-        preprocessor = run.preprocessor()
-        if not isinstance(preprocessor, Preprocessor):
-            raise DataError(f"expected a run of a table, {run.path} was trained on images")
+        run, preprocessor = table_of(run)
         part = "test" if "test" in run.record["metrics"]["smooth"] else "validation"
         rows = getattr(table_rows(run, table), part)
         whole = table_part(table, preprocessor, rows)

@@ -63,7 +63,10 @@ def table_of(model: Run | Fitted) -> tuple[Run, Preprocessor]:
     run = run_of(model)
     preprocessor = run.preprocessor()
     if not isinstance(preprocessor, Preprocessor):
-        raise RulesError(f"expected a run of a table, {run.path} was trained on images")
+        raise RulesError(
+            f"expected a run of a table, {run.path} was trained on images: its bits are read by htaf concepts, the "
+            "reasons of an image by htaf predict --explain"
+        )
     return run, preprocessor
 
 
@@ -144,20 +147,15 @@ class TableBits:
             RulesError: a run of images, one without a step (method relu), or a network without a linear head.
             RunError: a damaged run.
         """
-        run = run_of(model)
-        if run.takes_images:
-            raise RulesError(
-                f"expected a run of a table, {run.path} was trained on images: its bits are read by htaf concepts, the "
-                "reasons of an image by htaf predict --explain"
-            )
+        run, preprocessor = table_of(model)
         if not run.has_step:
             raise RulesError(
                 f"expected a run whose last layer is of bits, {run.path} was trained with method "
                 f"{run.record['recipe']['method']}, which has real values: train with method htaf"
             )
-        network, preprocessor = run.model(exact=True), run.preprocessor()
+        network = run.model(exact=True)
         head: Any = getattr(network, "head", None)
-        if not isinstance(head, nn.Linear) or not isinstance(preprocessor, Preprocessor):
+        if not isinstance(head, nn.Linear):
             raise RulesError(f"expected a network with a linear head over bits, {run.path} has {type(head).__name__}")
         weight = weight_of(head).detach().double().numpy()
         bias = np.zeros(len(weight)) if (b := bias_of(head)) is None else b.detach().double().numpy()
