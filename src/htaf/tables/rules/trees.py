@@ -110,16 +110,12 @@ def _depth(
         return 1
     inputs, _ = encoded.ordered(bit, fitted)
     tree: Any = _tree(DEEPEST, seed).fit(inputs[fitted], bit[fitted]).tree_
-    above: dict[int, tuple[int, ...]] = {0: (0,)}
-    for node in range(tree.node_count):  # parents come before their children
-        for child in (tree.children_left[node], tree.children_right[node]):
-            if child >= 0:
-                above[int(child)] = (*above[node], int(child))
-    leaves = tree.apply(inputs[kept])
+    says = np.array([_on(tree, node) for node in range(tree.node_count)])
+    passed = tree.decision_path(inputs[kept])  # of each row its nodes, from the root to a leaf
     scores = []
     for depth in range(1, DEEPEST + 1):
-        says = np.array([_on(tree, above[node][min(depth, len(above[node]) - 1)]) for node in range(tree.node_count)])
-        scores.append(_balanced(says[leaves], bit[kept]) or 0.0)
+        at = passed.indices[passed.indptr[:-1] + np.minimum(depth, np.diff(passed.indptr) - 1)]
+        scores.append(_balanced(says[at], bit[kept]) or 0.0)
     return 1 + next(place for place, score in enumerate(scores) if score >= max(scores) - WITHIN)
 
 
@@ -427,16 +423,11 @@ def _leaves(
     if not len(kept):
         return LEAVES
     tree, inputs, _ = _fitted(encoded, said, weights, fitted, LEAVES, seed)
-    above = np.zeros(tree.node_count, np.int64)
-    for node in range(tree.node_count):
-        for child in (tree.children_left[node], tree.children_right[node]):
-            if child >= 0:
-                above[child] = node
-    at, scores = tree.apply(inputs[kept]), list[float]()
-    for leaves in range((tree.node_count + 1) // 2, 0, -1):
-        while (late := at > 2 * (leaves - 1)).any():
-            at = np.where(late, above[at], at)
-        scores.insert(0, _r2(tree.value[at, :, 0], said[kept], weights[kept]))
+    passed, scores = tree.decision_path(inputs[kept]), list[float]()  # of each row its nodes, from the root to a leaf
+    for leaves in range(1, (tree.node_count + 1) // 2 + 1):
+        there = np.asarray(passed[:, : 2 * leaves - 1].sum(1)).ravel().astype(np.int64)
+        at = passed.indices[passed.indptr[:-1] + there - 1]
+        scores.append(_r2(tree.value[at, :, 0], said[kept], weights[kept]))
     return max(2, 1 + next((place for place, score in enumerate(scores) if score >= max(scores) - WITHIN), 0))
 
 
