@@ -17,7 +17,7 @@ from htaf.cli.flags import NONE, DataDir, Json, Place, RunDir, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.cli.tables import show
 from htaf.concepts.codes import ConceptError, MissingPartError, PartName
-from htaf.data.notes import untold
+from htaf.data.notes import new_sentences
 
 if TYPE_CHECKING:
     from htaf.concepts.store import CodesFolder
@@ -103,7 +103,7 @@ def extract(
     images: Any = files
     if not files:
         images = own_images(opened, None, "give --data") if data is None else opened.other_data(data)
-        say_notes(untold(images.notes, opened.record["notes"]) if data is None else images.notes)
+        say_notes(new_sentences(images.notes, opened.record["notes"]) if data is None else images.notes)
     with ExitStack() as stack:
         used, device = room.in_this_process, "auto"
         if engine == "ray":

@@ -13,7 +13,7 @@ from htaf._ground.files import check_output_folder
 from htaf.cli.flags import DataDir, Json, Place, RunDir, is_language_model, needs_source, refuse_flags
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.cli.tables import show
-from htaf.data.notes import Note, untold
+from htaf.data.notes import Note, new_sentences
 
 
 def evaluate(
@@ -65,7 +65,7 @@ def evaluate(
     else:
         with needs_source("give --data"):
             found = opened.data(data_dir=data_dir)
-    say_notes(untold([*found.notes, *noted], opened.record["notes"] if data is None else ()))
+    say_notes(new_sentences([*found.notes, *noted], opened.record["notes"] if data is None else ()))
     result = opened.evaluate(part or "test", found)
     if out is not None:
         _write_classes(result, out, f"{found.name}, {result['part']}")

@@ -9,7 +9,7 @@ from htaf.cli.concepts import of_images, offering_parts
 from htaf.cli.flags import CodesOf, DataDir, File, Folder, Json, RunDir, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.concepts.explorer.shown import Shown
-from htaf.data.notes import untold
+from htaf.data.notes import new_sentences
 
 
 def explore(
@@ -41,7 +41,7 @@ def explore(
             made = build_run_page(opened, out, codes=codes, names=names, shown=shown, data_dir=data_dir, progress=True)
     except CodesNeededError as error:
         raise UsageError(f"{error} with --codes") from None
-    say_notes(untold(made["notes"], opened.record["notes"]))
+    say_notes(new_sentences(made["notes"], opened.record["notes"]))
     print_json(made)
     if not json:
         size = f"{made['bytes'] / 1e6:.1f} MB"

@@ -253,25 +253,25 @@ def _learn_date(
     values = native(column)
     known = np.sort(values[~np.isnat(values)])
     one = len(known) > 0 and bool(known[0] == known[-1])
-    told = _blanks_tell(np.isnat(values), wanted, one)
-    if not len(known) or (one and not told):
+    flagged = _blanks_tell(np.isnat(values), wanted, one)
+    if not len(known) or (one and not flagged):
         why = f"one value, {known[0]}," if len(known) else "no value"
         notes.append(Note("dropped in training", name, values=(why,)))
         return Column(name, "dropped")
     first, filled = known[0], known[(len(known) - 1) // 2]
     if missing := len(values) - len(known):
-        notes.append(_about_blanks(name, missing, str(filled.astype("M8[D]")), told, one))
+        notes.append(_about_blanks(name, missing, str(filled.astype("M8[D]")), flagged, one))
     ranges = {part: (float(found.min()), float(found.max())) for part, found in numbers(known, first).items()}
     outputs = tuple(part for part, (low, high) in ranges.items() if low < high)
     return Column(
         name, "date", outputs=outputs, lows=tuple(ranges[part][0] for part in outputs),
         highs=tuple(ranges[part][1] for part in outputs), order=order or YEAR_FIRST, first=str(first),
-        filled=str(filled), missing=told, zoned=has_zone(column),
+        filled=str(filled), missing=flagged, zoned=has_zone(column),
     )  # fmt: skip
 
 
-def _about_blanks(name: str, count: int, filled: str, told: bool, only: bool) -> Note:
-    more = ", with an input that is 1 where there is none, as the target differs" if told else ""
+def _about_blanks(name: str, count: int, filled: str, flagged: bool, only: bool) -> Note:
+    more = ", with an input that is 1 where there is none, as the target differs" if flagged else ""
     how = f"an input that is 1 where there is none, else {filled}" if only else f"set to the median, {filled}{more}"
     return Note("missing in training", name, count, (how,))
 
@@ -342,21 +342,21 @@ def _learn_number(
         raise DataError(f"column {name!r}: expected a range within float64, got {low:g} to {high:g}")
     missing = int(np.isnan(values).sum())
     one = bool(plain.size) and high - low <= max(RELATIVE_RANGE * max(abs(low), abs(high)), ABSOLUTE_RANGE)
-    told = _blanks_tell(np.isnan(values), wanted, one)
+    flagged = _blanks_tell(np.isnan(values), wanted, one)
     if one or not plain.size:
-        if not told:
+        if not flagged:
             narrow = f"too narrow a range ({low:.17g} to {high:.17g}; change its unit or subtract an offset)"
             why = "no value" if not plain.size else f"one value, {low:g}," if low == high else narrow
             notes.append(Note("dropped in training", name, values=(why,)))
-        if not codes and not told:
+        if not codes and not flagged:
             return Column(name, "dropped")
-    if missing and (told or not one) and plain.size:
-        notes.append(_about_blanks(name, missing, f"{fill:g}", told, one))
+    if missing and (flagged or not one) and plain.size:
+        notes.append(_about_blanks(name, missing, f"{fill:g}", flagged, one))
     if one or not plain.size:
-        low = high = fill = fill if told else 0.0  # of a flag its value
+        low = high = fill = fill if flagged else 0.0  # of a flag its value
     if codes:
         notes.append(Note("codes", name, values=tuple((code, int((values == code).sum())) for code in codes)))
-    return Column(name, "number", low, high, min(max(fill, low), high), codes, told)
+    return Column(name, "number", low, high, min(max(fill, low), high), codes, flagged)
 
 
 def learn_target(

@@ -154,7 +154,7 @@ def as_images(name: str, classes: tuple[str, ...], train: Part, test: Part, note
     """The set of these parts, with its fingerprint, and notes on equal images where they mislead."""
     content = json.dumps([*classes, train.fingerprint(), test.fingerprint()])
     found = hashlib.sha256(content.encode()).hexdigest()
-    return Images(name, classes, train, test, found, (*notes, *_told(classes, train, test)))
+    return Images(name, classes, train, test, found, (*notes, *_about_equal_images(classes, train, test)))
 
 
 def _key(part: Part, row: int, *, whole: bool) -> int | bytes | str:
@@ -186,7 +186,7 @@ def _equal(train: Part, test: Part) -> list[list[int]]:
     return groups
 
 
-def _told(classes: Sequence[str], train: Part, test: Part) -> list[str]:
+def _about_equal_images(classes: Sequence[str], train: Part, test: Part) -> list[str]:
     """Notes on test images that the training part has too, on images that repeat others within it, and on equal images
     of several classes."""
     groups, border = _equal(train, test), len(train)

@@ -78,7 +78,7 @@ def to_record(notes: Iterable[Note | str]) -> list[Any]:
     return [note if isinstance(note, str) else note.to_json() for note in notes]
 
 
-def untold(notes: Iterable[Note | str], before: Iterable[Any]) -> list[str]:
+def new_sentences(notes: Iterable[Note | str], before: Iterable[Any]) -> list[str]:
     """Notes in sentences, without those that a record has, which its training has told."""
     known = {*told(from_record(before))}
     return [line for line in told(notes) if line not in known]

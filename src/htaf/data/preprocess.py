@@ -156,8 +156,8 @@ class Preprocessor:
             raise DataError(f"expected as many rows as targets, got {count} and {len(target)}")
         if len({str(name) for name in features.columns}) != features.shape[1]:
             raise DataError(f"expected distinct column names, got {listed([*map(str, features.columns)])}")
-        target, told, late = np.asarray(target), list[Note](), list[Note]()
-        learned = learn_target(target, task, target_name, tuple(classes), late, weights)
+        target, notes = np.asarray(target), list[Note]()
+        learned = learn_target(target, task, target_name, tuple(classes), notes, weights)
         learned = replace(learned, unit=(units or {}).get(target_name, ""))
         wanted = encoding_outputs(target, learned)
         columns = [
@@ -165,7 +165,7 @@ class Preprocessor:
                 _taken(column, rows),
                 name,
                 special_codes,
-                told,
+                notes,
                 wanted,
                 (orders or {}).get(name, ""),
                 (units or {}).get(name, ""),
@@ -173,7 +173,7 @@ class Preprocessor:
             for name, column in ((str(name), column) for name, column in features.items())
         ]
         codes = tuple(float(code) for code in special_codes)
-        return cls(columns, learned, codes, _in_order([*told, *late]), ids, separators)
+        return cls(columns, learned, codes, _in_order(notes), ids, separators)
 
     def transform(
         self,
