@@ -22,7 +22,7 @@ from htaf.models.mlp import Thermometer
 from htaf.tables.report import baselines as room
 from htaf.tables.report import contents, drawing
 from htaf.tables.report.baselines import Baseline, fit_baselines, raw_columns
-from htaf.tables.report.measured import Measured, thresholds, verdict
+from htaf.tables.report.contents import Measured, thresholds, verdict
 from htaf.tables.rules.bits import TableBits
 from htaf.tables.rules.inspection import network_importance as importance
 from htaf.training.runs.metrics import bootstrap, confusion, drawn_metrics, metrics

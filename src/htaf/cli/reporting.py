@@ -101,8 +101,8 @@ def say_baselines(found: Sequence[Baseline], record: Mapping[str, Any]) -> None:
 
 
 def beside_the_best(found: Sequence[Baseline], record: Mapping[str, Any]) -> dict[str, Any] | None:
-    """How the network of a run stands to the best baseline, see `htaf.tables.report.measured.verdict`."""
-    from htaf.tables.report.measured import verdict
+    """How the network of a run stands to the best baseline, see `htaf.tables.report.contents.verdict`."""
+    from htaf.tables.report.contents import verdict
 
     part, own = _reported(record)
     return verdict(own, part, record["headline"], found)

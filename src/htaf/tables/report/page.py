@@ -11,8 +11,8 @@ from markupsafe import Markup
 
 from htaf._ground.console import direction, visible
 from htaf.tables.report import drawing
+from htaf.tables.report.contents import BASELINES, NAMES
 from htaf.tables.report.drawing import number, short
-from htaf.tables.report.measured import BASELINES, NAMES
 from htaf.tables.rules.trees import percent
 
 TEMPLATES = Path(__file__).with_name("templates")
