@@ -201,8 +201,8 @@ def is_duration(column: pd.Series) -> bool:
 
 
 def is_date(column: pd.Series) -> bool:
-    """Whether a column holds dates by its dtype: dates and times with or without a zone, and periods. Texts may be dates
-    too, see `htaf.data.dates.find`."""
+    """Whether a column holds dates by its dtype: dates, times with or without a zone, and periods. Texts may be
+    dates too, see `htaf.data.dates.find`."""
     return pd.api.types.is_datetime64_any_dtype(column) or isinstance(column.dtype, pd.PeriodDtype)
 
 
