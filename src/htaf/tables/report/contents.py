@@ -25,7 +25,7 @@ from htaf.data.parts import table_part
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table
 from htaf.tables.report.baselines import Baseline
-from htaf.tables.rules.bits import RulesError, table_of
+from htaf.tables.rules.bits import RulesError, decided_values, in_units, table_of
 from htaf.tables.rules.explanation import BitRule, Explanation, explain
 from htaf.tables.rules.inspection import effects, importance
 from htaf.tables.rules.trees import surrogate
@@ -35,11 +35,9 @@ from htaf.training.runs.metrics import (
     LOWER_IS_BETTER,
     Interval,
     confusion,
-    decided,
     decided_by,
     drawn_metrics,
     interval,
-    probabilities,
     quantiles,
 )
 from htaf.training.runs.predictions import Joined, forward
@@ -138,21 +136,16 @@ class Measured:
 
     def values(self) -> Float64[np.ndarray, "rows outputs"]:
         """Probabilities of classes; numbers in the unit of the target."""
-        if self.preprocessor.target.task == "regression":
-            return self.preprocessor.inverse(self.outputs[:, 0].double().numpy())[:, None]
-        return probabilities(self.outputs).numpy()
+        return in_units(self.outputs, self.preprocessor)
 
     def truth(self) -> np.ndarray:
         """Return the true classes, by number, or numbers in the unit of the target."""
-        if self.preprocessor.target.task == "regression":
-            return self.preprocessor.inverse(self.target[:, 0].double().numpy())
-        return self.target.numpy()
+        number = self.preprocessor.target.task == "regression"
+        return in_units(self.target, self.preprocessor)[:, 0] if number else self.target.numpy()
 
     def decided(self) -> np.ndarray:
         """Say what is predicted: classes, by number, or numbers in the unit of the target."""
-        if self.preprocessor.target.task == "regression":
-            return self.values()[:, 0]
-        return decided(self.outputs, self.threshold).numpy()
+        return decided_values(self.values(), self.preprocessor.target)
 
 
 def thresholds(measured: Measured) -> list[dict[str, Any]]:

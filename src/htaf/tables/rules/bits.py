@@ -10,12 +10,12 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float, Float32, Float64, Int64, UInt8
+from jaxtyping import Float, Float32, Float64, Int64, Shaped, UInt8
 from torch import Tensor, nn
 
 from htaf._ground.errors import HtafError, suggestion
 from htaf.core.activations import Heaviside
-from htaf.data.columns import Column
+from htaf.data.columns import Column, Target
 from htaf.data.notes import Note
 from htaf.data.order import random_order
 from htaf.data.preprocess import Preprocessor
@@ -24,7 +24,7 @@ from htaf.data.tabular import Table, frame_like
 from htaf.models.mlp import MLP
 from htaf.training.runs import Run, UnknownSourceError, forward
 from htaf.training.runs.data import rows_are_known
-from htaf.training.runs.metrics import decided, probabilities
+from htaf.training.runs.metrics import decided, decided_by, probabilities
 from htaf.transform.grid import bias_of, weight_of
 
 MOST_ROWS = 10_000  # of the training part and of the test part that are looked at
@@ -112,10 +112,19 @@ def answers(
     network: nn.Module, preprocessor: Preprocessor, inputs: Float32[np.ndarray, "rows inputs"]
 ) -> Float64[np.ndarray, "rows outputs"]:
     """Predict by a network: probabilities of classes, or numbers [rows, 1] in the unit of the target."""
-    outputs = forward(network, torch.from_numpy(inputs))
+    return in_units(forward(network, torch.from_numpy(inputs)), preprocessor)
+
+
+def in_units(outputs: Tensor, preprocessor: Preprocessor) -> Float64[np.ndarray, "rows outputs"]:
+    """Read a network's outputs as probabilities of classes, or numbers [rows, 1] in the unit of the target."""
     if preprocessor.target.task == "regression":
         return preprocessor.inverse(outputs[:, 0].double().numpy())[:, None]
     return probabilities(outputs).numpy()
+
+
+def decided_values(said: Float64[np.ndarray, "rows outputs"], target: Target) -> Shaped[np.ndarray, " rows"]:
+    """Say what is predicted: classes, by number, of their probabilities; numbers as they are."""
+    return said[:, 0] if target.task == "regression" else decided_by(torch.tensor(said), target.threshold).numpy()
 
 
 @dataclass(frozen=True)

@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float64, Int64, Shaped
+from jaxtyping import Bool, Float64, Int64
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from htaf.data.columns import Target
 from htaf.data.order import random_order
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table
-from htaf.tables.rules.bits import MOST_ROWS, Fitted, answers, drawn, own_table, table_of
+from htaf.tables.rules.bits import MOST_ROWS, Fitted, answers, decided_values, drawn, own_table, table_of
 from htaf.tables.rules.conditions import Condition, Encoded, RawColumns, Rule, Values, both, sides, simplified
 from htaf.training.runs import Run
 from htaf.training.runs.data import rows_for_looking
-from htaf.training.runs.metrics import Interval, Weights, bootstrap, decided_by, interval, metrics_by_weight
+from htaf.training.runs.metrics import Interval, Weights, bootstrap, interval, metrics_by_weight
 
 DEEPEST = 3
 LEAST_LEAF = 5  # training rows
@@ -365,7 +365,7 @@ def fit_surrogate(
         single = set(np.flatnonzero(tree.children_left < 0).tolist())
     place = 1 - _place(tree, 0, target) if by_chance and two else None
     branches, of_tree = _branches(tree, single, conditions, values, test, of_test, target, place)
-    learned, of_network, by_tree = (_decided(of, target) for of in (train, test, of_tree))
+    learned, of_network, by_tree = (decided_values(of, target) for of in (train, test, of_tree))
     usual = 0.0
     if not (number or by_chance):
         usual = float(np.average(of_network == np.bincount(learned, of_train).argmax(), weights=of_test))
@@ -391,13 +391,6 @@ def fit_surrogate(
         len(test),
         "" if place is None else target.classes[place],
     )
-
-
-def _decided(said: Float64[np.ndarray, "rows outputs"], target: Target) -> Shaped[np.ndarray, " rows"]:
-    """What is predicted: classes, by number, of their probabilities; numbers as they are."""
-    if target.task == "regression":
-        return said[:, 0]
-    return decided_by(torch.tensor(said), target.threshold).numpy()
 
 
 def _along(said: Float64[np.ndarray, "rows outputs"], weights: Weights) -> Float64[np.ndarray, " rows"]:
@@ -496,7 +489,7 @@ def _branches(
 
 def _place(tree: Any, node: int, target: Target) -> int:
     """The class that a node says."""
-    return int(_decided(tree.value[node, :, 0][None], target)[0])
+    return int(decided_values(tree.value[node, :, 0][None], target)[0])
 
 
 def _same(tree: Any, left: int, right: int, target: Target) -> bool:
