@@ -117,16 +117,17 @@ def discover(
         return made
 
     images: Images = step("read", lambda: load(data, size=size, data_dir=data_dir))
-    recipe, why = resolved(recipe, images)
-    why = (*brought, *why)
+    recipe, changed = resolved(recipe, images)
     if progress:
-        say_notes([*images.notes, *why, *about_names(recipe, images)])
+        say_notes([*images.notes, *brought, *changed, *about_names(recipe, images)])
     source = Source(data.lower() if is_named(data) else data, size=size).remembered(data_dir, images=True)
 
     def train() -> Run:
         with thread_count(default_threads(recipe)):
             running = Running(progress=progress)
-            return fit(recipe, images, out / "icbm", seed=seed, source=source, notes=why, running=running)
+            return fit(
+                recipe, images, out / "icbm", seed=seed, source=source, notes=(*brought, *changed), running=running
+            )
 
     def codes_of_run() -> Codes:
         keep_known(run, images)  # of the run with the head that it keeps
