@@ -500,7 +500,7 @@ def _train(
         if isinstance(of_data, ConceptFlags):
             from htaf.concepts.discovery import about_names
 
-            about = [*about_names(recipe, data), *about]
+            about = [*about_names(recipe, len(data.classes)), *about]
         say_notes(told([*said[len(chosen.notes) :], *about]))
     if flags.print_recipe:
         _print_recipe(recipe, json)

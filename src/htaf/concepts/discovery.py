@@ -22,7 +22,6 @@ from htaf.concepts.pixels import Pictures
 from htaf.concepts.run_heads import PerClass, keep_readable
 from htaf.concepts.scores import score
 from htaf.data.image_sets import expect_outside, is_named, load
-from htaf.data.images import Images
 from htaf.training.distributed import default_threads, thread_count
 from htaf.training.families.icbm import FAMILY, ICBMNetwork
 from htaf.training.fit import check, fit
@@ -116,18 +115,17 @@ def discover(
         steps[name] = round(time.monotonic() - begun, 2)
         return made
 
-    images: Images = step("read", lambda: load(data, size=size, data_dir=data_dir))
-    recipe, changed = resolved(recipe, images)
+    images = step("read", lambda: load(data, size=size, data_dir=data_dir))
+    recipe, why = resolved(recipe, images)
+    why = (*brought, *why)
     if progress:
-        say_notes([*images.notes, *brought, *changed, *about_names(recipe, images)])
+        say_notes([*images.notes, *why, *about_names(recipe, len(images.classes))])
     source = Source(data.lower() if is_named(data) else data, size=size).remembered(data_dir, images=True)
 
     def train() -> Run:
         with thread_count(default_threads(recipe)):
             running = Running(progress=progress)
-            return fit(
-                recipe, images, out / "icbm", seed=seed, source=source, notes=(*brought, *changed), running=running
-            )
+            return fit(recipe, images, out / "icbm", seed=seed, source=source, notes=why, running=running)
 
     def codes_of_run() -> Codes:
         keep_known(run, images)  # of the run with the head that it keeps
@@ -208,11 +206,10 @@ def kept_per_class(run: Run, per_class: PerClass | None, recipe: Recipe) -> PerC
     return run.record.get("heads", {}).get("asked", default)
 
 
-def about_names(recipe: Recipe, data: Images) -> list[str]:
-    """What is known of the names of concepts before any is trained: with few classes these cannot check them."""
+def about_names(recipe: Recipe, count: int) -> list[str]:
+    """What is known of the names of concepts of so many classes before any is trained: few cannot check them."""
     if not isinstance(recipe.network, ICBMNetwork) or recipe.network.supervised_by is not None:
         return []
-    count = len(data.classes)
     if recipe.activation.method == "relu" or count >= FEWEST_CLASSES:  # no bits to name
         return []
     return [
