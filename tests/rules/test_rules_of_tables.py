@@ -177,7 +177,7 @@ def test_a_rule_says_what_its_tree_says(seed: int, what: str, codes: bool) -> No
     columns = RawColumns.learn(preprocessor, rows)
     values = columns.read(rows)
     encoded = columns.encode(values)
-    rule, depth = fit_rule(encoded, bit, seed)
+    rule, depth = fit_rule(encoded, bit)
     inputs, _ = encoded.ordered(bit, np.arange(120))
     tree = DecisionTreeClassifier(
         max_depth=depth, min_samples_leaf=LEAST_LEAF, class_weight="balanced", random_state=seed

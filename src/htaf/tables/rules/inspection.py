@@ -108,7 +108,6 @@ def importance(
     *,
     part: str = "test",
     repeats: int | None = None,
-    seed: int = 0,
 ) -> Importance:
     """Measure the permutation importance (Breiman 2001) of the raw columns, by scikit-learn.
 
@@ -123,7 +122,6 @@ def importance(
             frame any labelled rows, all of which are looked at; give rows that were held out.
         part: "train", "validation" or "test", where the rows of the training are known.
         repeats: shuffles of each column, >= 1; None: as many as are 200,000 rows through the network, 1 to 10.
-        seed: of the shuffles, and of the rows that are drawn.
 
     Raises:
         RulesError: a run of images, no such part, or less than one repeat.
@@ -138,12 +136,12 @@ def importance(
         raise RulesError(f"expected at least one repeat, got {repeats}")
     columns = sum(column.kind != "dropped" for column in preprocessor.columns)
     most = int(np.clip(MOST_FORWARD // max(1, columns), LEAST_ROWS, MOST_ROWS))
-    chosen = drawn(getattr(parts, part), most, seed)
+    chosen = drawn(getattr(parts, part), most)
     target = torch.from_numpy(preprocessor.encode_target(table.target[chosen]))
     target = target.float().unsqueeze(1) if preprocessor.target.task == "regression" else target.long()
     return network_importance(
         run.model(exact=run.has_step), preprocessor, table.features.iloc[chosen], target,
-        headline=run.record["headline"], weights=table.weights_of(chosen), repeats=repeats, seed=seed,
+        headline=run.record["headline"], weights=table.weights_of(chosen), repeats=repeats,
     )  # fmt: skip
 
 
@@ -156,7 +154,6 @@ def network_importance(
     headline: str,
     weights: Weights | None = None,
     repeats: int | None = None,
-    seed: int = 0,
 ) -> Importance:
     """Measure the `importance` of a network in memory.
 
@@ -190,7 +187,7 @@ def network_importance(
     frame = pd.DataFrame({"worse": [], "std": []}, dtype=np.float64)
     if names:
         found: Any = permutation_importance(
-            estimator, estimator.own(rows), None, scoring=score, n_repeats=repeats, random_state=seed % 2**32
+            estimator, estimator.own(rows), None, scoring=score, n_repeats=repeats, random_state=0
         )
         frame = pd.DataFrame({"worse": found.importances_mean, "std": found.importances_std}, index=names)
     frame = frame.rename_axis("column").sort_values("worse", ascending=False, kind="stable")
@@ -273,7 +270,6 @@ def effects(
     data: Table | pd.DataFrame | None = None,
     *,
     rows: pd.DataFrame | None = None,
-    seed: int = 0,
 ) -> list[Effect]:
     """Measure the partial dependence of the exact network of a run on raw columns, by the weights of the rows.
 
@@ -282,7 +278,6 @@ def effects(
         columns: that it reads; those without a value in the training rows are left out.
         data: as `htaf.rules.importance` takes it; its values are tried.
         rows: raw rows, over which is averaged; None: up to 500 rows of the test part.
-        seed: of the rows that are drawn.
 
     Raises:
         RulesError: a column that the network does not read. RunError: another table than that of the training.
@@ -292,7 +287,7 @@ def effects(
     parts = rows_for_figures(run, table)
     network = run.model(exact=run.has_step)
     if rows is None:
-        chosen = drawn(parts.test, CURVES, seed)
+        chosen = drawn(parts.test, CURVES)
         given, weights = table.features.iloc[chosen], table.weights_of(chosen)
     else:
         given, weights = preprocessor.named(rows), None

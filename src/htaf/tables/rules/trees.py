@@ -69,7 +69,7 @@ def _balanced(said: np.ndarray, bit: np.ndarray) -> float | None:
     return float((agree[bit].mean() + agree[~bit].mean()) / 2)
 
 
-def fit_rule(encoded: Encoded, bit: Bool[np.ndarray, " rows"], seed: int = 0) -> tuple[Rule, int]:
+def fit_rule(encoded: Encoded, bit: Bool[np.ndarray, " rows"]) -> tuple[Rule, int]:
     """Fit the rule of a bit, and find the depth of its tree.
 
     A tree of scikit-learn, both values of the bit weighted alike, of depth 1 to 3: the shallowest whose balanced
@@ -77,12 +77,11 @@ def fit_rule(encoded: Encoded, bit: Bool[np.ndarray, " rows"], seed: int = 0) ->
 
     Args:
         encoded: training rows, from `RawColumns.encode`. bit: on or off in each; both occur.
-        seed: of the quarter, and of the choice between splits that are equally good.
     """
-    shuffled = random_order(len(bit), seed, 1)
-    depth = _depth(encoded, bit, shuffled[len(bit) // 4 :], shuffled[: len(bit) // 4], seed)
+    shuffled = random_order(len(bit), 0, 1)
+    depth = _depth(encoded, bit, shuffled[len(bit) // 4 :], shuffled[: len(bit) // 4])
     inputs, orders = encoded.ordered(bit, np.arange(len(bit)))
-    tree: Any = _tree(depth, seed).fit(inputs, bit).tree_
+    tree: Any = _tree(depth).fit(inputs, bit).tree_
     splits = conditions_of(tree, inputs, encoded, orders)
 
     def alternatives(value: bool) -> Side:
@@ -96,20 +95,18 @@ def _length(rule: Rule) -> tuple[int, int]:
     return sum(map(len, rule.alternatives)), len(rule.alternatives)
 
 
-def _tree(depth: int, seed: int) -> DecisionTreeClassifier:
-    return DecisionTreeClassifier(
-        max_depth=depth, min_samples_leaf=LEAST_LEAF, class_weight="balanced", random_state=seed % 2**32
-    )
+def _tree(depth: int) -> DecisionTreeClassifier:
+    return DecisionTreeClassifier(max_depth=depth, min_samples_leaf=LEAST_LEAF, class_weight="balanced", random_state=0)
 
 
 def _depth(
-    encoded: Encoded, bit: np.ndarray, fitted: Int64[np.ndarray, " most"], kept: Int64[np.ndarray, " few"], seed: int
+    encoded: Encoded, bit: np.ndarray, fitted: Int64[np.ndarray, " most"], kept: Int64[np.ndarray, " few"]
 ) -> int:
     """The depth by the rows kept aside; a shallower tree is the deepest one cut off, as splits are chosen greedily."""
     if bit[fitted].all() or not bit[fitted].any() or bit[kept].all() or not bit[kept].any():
         return 1
     inputs, _ = encoded.ordered(bit, fitted)
-    tree: Any = _tree(DEEPEST, seed).fit(inputs[fitted], bit[fitted]).tree_
+    tree: Any = _tree(DEEPEST).fit(inputs[fitted], bit[fitted]).tree_
     says = np.array([_on(tree, node) for node in range(tree.node_count)])
     passed = tree.decision_path(inputs[kept])  # of each row its nodes, from the root to a leaf
     scores = []
@@ -299,23 +296,17 @@ def _within(interval: Interval | None) -> str:
     return "" if interval is None else f" [{interval[0]:.3f}, {interval[1]:.3f}]"
 
 
-def surrogate(
-    model: Run | Fitted,
-    data: Table | pd.DataFrame | None = None,
-    *,
-    seed: int = 0,
-) -> Surrogate:
+def surrogate(model: Run | Fitted, data: Table | pd.DataFrame | None = None) -> Surrogate:
     """One tree for the whole network (Craven and Shavlik 1996), of scikit-learn over raw columns.
 
-    It is fitted on training rows to the exact network's probabilities or numbers; of a run without a step, method relu,
-    to those of its network. Of two to eight leaves it has as few as bring its R2 within 0.01 of the best on a
-    quarter of these rows. Leaves of one parent that say the same class are one; where all do, as of a rare class, they
-    stay apart by their probabilities, and fidelity is the R2 of these. All figures are of test rows. Rows count by
-    their weights.
+    It is fitted on at most 10,000 training rows to the exact network's probabilities or numbers; of a run without a
+    step, method relu, to those of its network. Of two to eight leaves it has as few as bring its R2 within 0.01 of the
+    best on a quarter of these rows. Leaves of one parent that say the same class are one; where all do, as of a rare
+    class, they stay apart by their probabilities, and fidelity is the R2 of these. All figures are of test rows. Rows
+    count by their weights.
 
     Args:
         model, data: as `htaf.rules.explain` takes them.
-        seed: of the rows that are drawn, at most 10,000 of a part, and of the tree.
 
     Raises:
         RulesError: a run of images. RunError: another table than that of the training.
@@ -324,12 +315,12 @@ def surrogate(
     table = own_table(run, data)
     parts = rows_for_looking(run, table)
     network = run.model(exact=run.has_step)
-    chosen = [drawn(rows, MOST_ROWS, seed) for rows in (parts.train, parts.test)]
+    chosen = [drawn(rows, MOST_ROWS) for rows in (parts.train, parts.test)]
     of_train, of_test = (table.features.iloc[rows] for rows in chosen)
     said = [answers(network, preprocessor, preprocessor.transform(rows)) for rows in (of_train, of_test)]
     weights = None if table.weights is None else (table.weights[chosen[0]], table.weights[chosen[1]])
     columns, labels = RawColumns.learn(preprocessor, of_train), table.target[chosen[1]]
-    return fit_surrogate(columns, preprocessor, (of_train, of_test), (said[0], said[1]), labels, seed, weights=weights)
+    return fit_surrogate(columns, preprocessor, (of_train, of_test), (said[0], said[1]), labels, weights=weights)
 
 
 def fit_surrogate(
@@ -338,7 +329,6 @@ def fit_surrogate(
     rows: tuple[pd.DataFrame, pd.DataFrame],
     predicted: tuple[Float64[np.ndarray, "train outputs"], Float64[np.ndarray, "test outputs"]],
     labels: Float64[np.ndarray, " test"] | Int64[np.ndarray, " test"],
-    seed: int = 0,
     *,
     weights: tuple[Weights, Weights] | None = None,
 ) -> Surrogate:
@@ -352,10 +342,10 @@ def fit_surrogate(
     of_train, of_test = (np.ones(len(train)), np.ones(len(test))) if weights is None else weights
     of_train = of_train / of_train.mean()
     encoded, values = columns.encode(columns.read(rows[0])), columns.read(rows[1])
-    shuffled = random_order(len(train), seed, 4)
+    shuffled = random_order(len(train), 0, 4)
     cut = len(train) // 4
-    leaves = _leaves(encoded, train, of_train, shuffled[cut:], shuffled[:cut], seed)
-    tree, inputs, orders = _fitted(encoded, train, of_train, np.arange(len(train)), leaves, seed)
+    leaves = _leaves(encoded, train, of_train, shuffled[cut:], shuffled[:cut])
+    tree, inputs, orders = _fitted(encoded, train, of_train, np.arange(len(train)), leaves)
     conditions = conditions_of(tree, inputs, encoded, orders)
     target = preprocessor.target
     number, two = target.task == "regression", len(target.classes) == 2
@@ -400,22 +390,20 @@ def _along(said: Float64[np.ndarray, "rows outputs"], weights: Weights) -> Float
 
 
 def _fitted(
-    encoded: Encoded, said: np.ndarray, weights: Weights, rows: np.ndarray, leaves: int, seed: int
+    encoded: Encoded, said: np.ndarray, weights: Weights, rows: np.ndarray, leaves: int
 ) -> tuple[Any, Any, Any]:
     inputs, orders = encoded.ordered(_along(said, weights), rows, weights)
     least = min(max(LEAST_LEAF, len(rows) // 200), max(1, len(rows) // 2))
-    model = DecisionTreeRegressor(max_leaf_nodes=leaves, min_samples_leaf=least, random_state=seed % 2**32)
+    model = DecisionTreeRegressor(max_leaf_nodes=leaves, min_samples_leaf=least, random_state=0)
     return model.fit(inputs[rows], said[rows], sample_weight=weights[rows]).tree_, inputs, orders
 
 
-def _leaves(
-    encoded: Encoded, said: np.ndarray, weights: Weights, fitted: np.ndarray, kept: np.ndarray, seed: int
-) -> int:
+def _leaves(encoded: Encoded, said: np.ndarray, weights: Weights, fitted: np.ndarray, kept: np.ndarray) -> int:
     """How many leaves, by the R2 of the rows kept aside. The best split is made first, so the tree of k leaves is the
     largest one without the nodes beyond 2 (k - 1)."""
     if not len(kept):
         return LEAVES
-    tree, inputs, _ = _fitted(encoded, said, weights, fitted, LEAVES, seed)
+    tree, inputs, _ = _fitted(encoded, said, weights, fitted, LEAVES)
     passed, scores = tree.decision_path(inputs[kept]), list[float]()  # of each row its nodes, from the root to a leaf
     for leaves in range(1, (tree.node_count + 1) // 2 + 1):
         there = np.asarray(passed[:, : 2 * leaves - 1].sum(1)).ravel().astype(np.int64)
