@@ -283,7 +283,6 @@ def from_frame(
     *,
     task: Task | None = None,
     classes: Sequence[str] = (),
-    name: str = FRAME,
     target_name: str = "target",
     text_as_missing: bool = False,
     parting: Parting = Parting(),
@@ -302,7 +301,6 @@ def from_frame(
             for a classification; then nothing is inferred or refused.
         task: overrides the inferred task; needed with values.
         classes: with class codes, the class names in code order.
-        name: of the table, for messages and records.
         target_name: of values.
         text_as_missing: as of `typed`.
         parting: how its rows are divided.
@@ -313,7 +311,7 @@ def from_frame(
     Raises:
         DataError: no such target column, repeated columns, infinite values, or data that cannot be used.
     """
-    frame, notes = with_names(name, named(frame))
+    frame, notes = with_names(FRAME, named(frame))
     frame = frame.reset_index(drop=True).infer_objects()
     each = weight = None
     if isinstance(weights, str):
@@ -321,27 +319,25 @@ def from_frame(
     elif weights is not None:
         each = pd.Series(np.asarray(weights))
     of = target.strip() if isinstance(target, str) else ""
-    frame, beside = _leave_out(name, frame, of, (), (), None, parting.time, weight, notes)
+    frame, beside = _leave_out(FRAME, frame, of, (), (), None, parting.time, weight, notes)
     if weight is not None:
         each = beside[weight]
     if each is not None and len(each) != len(frame):
-        raise DataError(f"{name}: expected {len(frame):,} weights, one for each row, got {len(each):,}")
+        raise DataError(f"{FRAME}: expected {len(frame):,} weights, one for each row, got {len(each):,}")
+    texts, known = _kept_texts(frame), None
     if isinstance(target, str):
-        target = target if target in frame else target.strip()
-        _check_target(name, frame, target)
-        return _table(
-            name, frame, target, task, notes, texts=_kept_texts(frame), least=1, text_as_missing=text_as_missing,
-            beside=beside, parting=parting, weights=each,
-        )  # fmt: skip
-    if task is None or len(target) != len(frame):
-        raise DataError(f"{name}: expected a task and {len(frame)} target values, got {task} and {len(target)}")
-    while target_name in frame:
-        target_name += "_"
-    raw = frame.assign(**{target_name: np.asarray(target, dtype=np.float64)})
-    known = target, task, tuple(classes)
+        target_name = target if target in frame else target.strip()
+        _check_target(FRAME, frame, target_name)
+    else:
+        if task is None or len(target) != len(frame):
+            raise DataError(f"{FRAME}: expected a task and {len(frame)} target values, got {task} and {len(target)}")
+        while target_name in frame:
+            target_name += "_"
+        frame = frame.assign(**{target_name: np.asarray(target, dtype=np.float64)})
+        known = target, task, tuple(classes)
     return _table(
-        name, raw, target_name, task, notes, texts=_kept_texts(frame), least=1, text_as_missing=text_as_missing,
-        known=known, parting=parting, weights=each,
+        FRAME, frame, target_name, task, notes, texts=texts, least=1, text_as_missing=text_as_missing, known=known,
+        beside=beside, parting=parting, weights=each,
     )  # fmt: skip
 
 
