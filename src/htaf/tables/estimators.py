@@ -62,7 +62,6 @@ SEEDS = 2**31
 class _TableEstimator(BaseEstimator):
     """What classifier and regressor share."""
 
-    _task: Task
     _by_name = False  # columns of a frame that were not trained on are ignored: of `fit` and `load` of this module
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
@@ -337,8 +336,6 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
             one, for data that cannot be used.
     """
 
-    _task = "classification"
-
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> HtafClassifier:
         """Train on rows X [rows, columns] and labels y [rows] of any kind that sorts.
 
@@ -425,8 +422,6 @@ class HtafRegressor(RegressorMixin, _TableEstimator):
         ValueError: by `fit`, for arguments that no recipe takes or fewer than 3 rows; DataError, which is one, for data
             that cannot be used, such as a target that does not vary.
     """
-
-    _task = "regression"
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> HtafRegressor:
         """Train on rows X [rows, columns] and numbers y [rows]; the others as of `HtafClassifier.fit`."""
