@@ -108,12 +108,6 @@ class Explanation:
         return self.columns.read(self.test)
 
     @cached_property
-    def _ever(self) -> tuple[Bool[np.ndarray, " bits"], Bool[np.ndarray, " bits"]]:
-        """Of each bit whether it is on in all training rows, and in any."""
-        count = self.train_bits.sum(0, dtype=np.int64)
-        return count == len(self.train_bits), count > 0
-
-    @cached_property
     def effects(self) -> Float64[np.ndarray, " bits"]:
         """What each bit does to the decision on the test rows: mean of |worth_ij (bit_ij - p_j)|.
 
@@ -158,16 +152,17 @@ class Explanation:
         """The bits by `effects`, the largest first."""
         return np.argsort(-self.effects, kind="stable")
 
-    def state(self, bit: int) -> State:
-        """Say whether a bit changes in the training rows."""
-        always, ever = self._ever
-        return "always on" if always[bit] else "varies" if ever[bit] else "always off"
+    @cached_property
+    def states(self) -> list[State]:
+        """Whether each bit changes in the training rows."""
+        shares = self.train_bits.mean(0, dtype=np.float64).tolist()
+        return ["always on" if share == 1 else "varies" if share else "always off" for share in shares]
 
     @property
     def dead(self) -> dict[str, list[int]]:
         """The bits that never change in the training rows: "always on" and "always off"."""
-        states = [self.state(bit) for bit in range(len(self.bits))]
-        return {kind: [b for b, state in enumerate(states) if state == kind] for kind in ("always on", "always off")}
+        wanted = ("always on", "always off")
+        return {kind: [b for b, state in enumerate(self.states) if state == kind] for kind in wanted}
 
     def rule(self, bit: int) -> BitRule:
         """Return the rule of a bit, fitted when it is first asked for.
@@ -186,7 +181,7 @@ class Explanation:
         of_test: Bool[np.ndarray, " rows"] = self.test_bits[:, bit].astype(bool)
         target, weights = self.bits.preprocessor.target, self.bits.weight[:, bit]
         scaled = tuple(float(w * target.std) if self.bits.regression else float(w) for w in weights)
-        state, effect, on = self.state(bit), float(self.effects[bit]), float(of_test.mean())
+        state, effect, on = self.states[bit], float(self.effects[bit]), float(of_test.mean())
         if state != "varies":
             return BitRule(bit, state, effect, on, scaled, None, 0, None)
         rule, depth = fit_rule(self._encoded, of_train)
@@ -209,7 +204,7 @@ class Explanation:
         """
         found = []
         for bit in self.order.tolist():
-            if self.state(bit) == "varies" and (most is None or len(found) < most):
+            if self.states[bit] == "varies" and (most is None or len(found) < most):
                 found.append(self.rule(bit))
                 progress()
         return found
