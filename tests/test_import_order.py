@@ -46,7 +46,7 @@ BUDGETS = {
     "cli": 3_862,
     "concepts": 8_739,
     "core": 5_016,
-    "data": 6_827,
+    "data": 6_829,
     "language": 2_465,
     "models": 1_967,
     "program": 9_809,
@@ -56,7 +56,7 @@ BUDGETS = {
     "": 623,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 58_435, ("tests", "paper/tests"): 50_087, ("paper/src",): 14_006}
+TOTALS = {("src/htaf",): 58_437, ("tests", "paper/tests"): 50_085, ("paper/src",): 14_006}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 

@@ -63,7 +63,7 @@ def test_crop_flip_draws_for_each_image_alone_and_over_the_whole_range() -> None
 @pytest.mark.parametrize(("size", "margin"), [((32, 32), 4), ((8, 8), 1), ((7, 64), 0), ((112, 96), 12)])
 def test_the_margin_is_an_eighth(size: tuple[int, int], margin: int, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    monkeypatch.setattr(module, "crop", lambda images, margin, *_: seen.append(margin) or images)
+    monkeypatch.setattr(module, "crop", lambda images, of, *_: seen.append((images.shape[2] - of[0]) // 2))
     crop_flip(noise(1, 3, *size), generator_of(0))
     assert seen == [margin]
 

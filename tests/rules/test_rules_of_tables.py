@@ -135,7 +135,7 @@ def test_what_the_columns_of_a_row_add(made: dict[Kind, Run], kind: Kind) -> Non
     assert no_bit_reads_it == pytest.approx((0, 0), abs=1e-4)  # as the decision of one row and of many are rounded
     predicted = run.predict(row)["prediction"].iloc[0]
     assert reasons.prediction == (pytest.approx(predicted) if kind == "number" else predicted)
-    chosen = found.train.iloc[drawn(np.arange(len(found.train)), OTHERS, 0)]
+    chosen = found.train.iloc[drawn(np.arange(len(found.train)), OTHERS)]
     for name in ("color", "size"):
         others = pd.concat([row] * len(chosen), ignore_index=True).assign(**{name: chosen[name].to_numpy()})
         predicted = run.predict(others)

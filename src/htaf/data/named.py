@@ -2,6 +2,7 @@
 
 import http.client
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -100,6 +101,7 @@ NAMED: dict[str, Named] = {
         Named("digits", "", 0, 1797, _DIGITS, "digit", "classification", classes=_TEN),
     )
 }
+BUNDLED: dict[str, Callable[[], pd.DataFrame]] = {"digits": _digits}
 
 
 def lookup(name: str | os.PathLike[str]) -> Named | None:
@@ -145,8 +147,8 @@ def _plain(name: str) -> str:
 
 
 def _find(known: Named, data_dir: str | os.PathLike[str] | None) -> tuple[pd.DataFrame, str, list[Note]]:
-    if not known.file:
-        return _digits(), "scikit-learn", [Note("source", values=("bundled with scikit-learn",))]
+    if known.name in BUNDLED:
+        return BUNDLED[known.name](), "scikit-learn", [Note("source", values=("bundled with scikit-learn",))]
     folders = data_folders(data_dir)
     for folder in folders:
         for path in (folder / known.file, folder / "tabular" / known.file):
