@@ -351,7 +351,7 @@ def test_the_threshold_is_kept_in_every_file(by_f1: HtafClassifier, tmp_path: Pa
     loaded = load_run(folder)
     assert isinstance(loaded, HtafClassifier)
     assert loaded.predict(X).tolist() == wanted
-    assert (loaded.threshold_, loaded.threshold) == (by_f1.threshold_, "f1")
+    assert (loaded.threshold_, loaded.recipe.flat()["threshold"]) == (by_f1.threshold_, "f1")
     assert open_run(folder).predict(frame)["prediction"].tolist() == wanted
     assert htaf("pack", folder, "--data", rows, "--out", tmp_path / "p.htaf")[0] == 0
     assert open_packed(tmp_path / "p.htaf").predict(frame)["prediction"].tolist() == wanted
