@@ -160,7 +160,7 @@ def as_images(name: str, classes: tuple[str, ...], train: Part, test: Part, note
 def _key(part: Part, row: int, *, whole: bool) -> int | bytes | str:
     """What equal images share: the size of their files, or the content of these or the pixels as a whole."""
     if isinstance(part, MemoryPart):
-        return hashlib.sha256(part.pixels[row].contiguous().numpy()).digest()
+        return hashlib.sha256(part.pixels[row].contiguous().numpy().data).digest()
     file = part.folder / part.names[row]
     return file_sha256(file) if whole else file.stat().st_size
 
