@@ -438,6 +438,24 @@ def test_frames_of_others(kind: str) -> None:
         assert len(HtafClassifier(**TINY).fit(features, given["y"]).predict(features)) == 40
 
 
+def test_labels_that_are_dates_come_back_as_dates(tmp_path: Path) -> None:
+    rows = frames()[["x", "c"]]
+    days = pd.Series(np.where(rows["x"] > 0, "2020-01-01", "2021-05-05T03:00")).astype("datetime64[s]")
+    for place, model in enumerate((htaf.fit(rows.assign(y=days), "y", **TINY), HtafClassifier(**TINY).fit(rows, days))):
+        assert isinstance(model, HtafClassifier)
+        assert model.classes_.dtype.kind == "M"
+        assert [*model.classes_] == sorted({*days.to_numpy()})
+        model.save(tmp_path / str(place))
+        again = load_estimator(tmp_path / str(place)).predict(rows)
+        assert again.dtype == model.classes_.dtype
+        assert again.tolist() == model.predict(rows).tolist()
+    fine = days.astype("datetime64[us]").where(rows["x"] > 0, pd.Timestamp("2021-05-05T03:00:00.5"))
+    for others in (days.dt.tz_localize("UTC"), fine):
+        model = htaf.fit(rows.assign(y=others), "y", **TINY)
+        assert isinstance(model, HtafClassifier)
+        assert [*model.classes_] == sorted({*others.dt.tz_localize(None).to_numpy()})
+
+
 def test_columns_that_were_dropped_are_neither_asked_for_nor_refused(tmp_path: Path, htaf) -> None:
     rng = np.random.default_rng(0)
     rows = pd.DataFrame({"x": rng.normal(size=60), "z": rng.normal(size=60), "name": [f"n{i}" for i in range(60)]})

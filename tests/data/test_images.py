@@ -255,14 +255,13 @@ def test_files_are_read_as_in_training(tmp_path: Path) -> None:
     assert isinstance(images.train, FilePart)
     fitted = fit_preprocessor(images, torch.arange(len(images.train)))
     paths = [images.train.folder / images.train.names[row] for row in (4, 0)]
-    assert torch.equal(fitted.read_each(paths)[0], images.train.batch(torch.tensor([4, 0])))
-    assert torch.equal(fitted.read_each([str(path) for path in paths])[0], fitted.read_each(paths)[0])
-    assert fitted.read_each([])[0].shape == (0, 3, 66, 66)
+    assert torch.equal(fitted.read(paths), images.train.batch(torch.tensor([4, 0])))
+    assert torch.equal(fitted.read([str(path) for path in paths]), fitted.read(paths))
+    assert fitted.read([]).shape == (0, 3, 66, 66)
     (tmp_path / "bad.png").write_bytes(b"no image")
-    read, (none, error) = fitted.read_each([paths[0], tmp_path / "bad.png"])
-    assert (none, read[1].max()) == (None, 0)
-    assert "bad.png: expected an image, got a file of another kind" in str(error)
-    grey, _ = ImagePreprocessor((0.5,), (0.5,), (8, 8), 1, ("a", "b")).read_each(paths)
+    with pytest.raises(DataError, match=r"bad.png: expected an image, got a file of another kind"):
+        fitted.read([paths[0], tmp_path / "bad.png"])
+    grey = ImagePreprocessor((0.5,), (0.5,), (8, 8), 1, ("a", "b")).read(paths)
     assert grey.shape == (2, 1, 8, 8)
 
 

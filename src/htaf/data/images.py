@@ -345,14 +345,22 @@ class ImagePreprocessor:
         constants = torch.tensor([scale, shift], dtype=torch.float32, device=pixels.device).view(2, 1, -1, 1, 1)
         return pixels.to(torch.float32).mul_(constants[0]).add_(constants[1])
 
-    def read_each(self, paths: Sequence[str | Path | bytes]) -> tuple[UInt8[Tensor, "b c h w"], list[DataError | None]]:
+    def read(self, paths: Sequence[str | Path]) -> UInt8[Tensor, "b c h w"]:
         """Image files of any kind and size, brought to colour and size as in training.
 
         Args:
-            paths: b files, or the content of files of a kind in `image_reading.FORMATS`, whose error begins with
-                "image: ".
+            paths: b files.
         Returns:
-            uint8 [b, C, H, W], for `normalise`, zeros for files that cannot be read; and for each the error or None.
+            uint8 [b, C, H, W], for `normalise`.
+        Raises:
+            DataError: a file is missing or cannot be read as an image.
+        """
+        return read_files([Path(path) for path in paths], self.channels, self.size, strict=True)
+
+    def read_each(self, paths: Sequence[str | Path | bytes]) -> tuple[UInt8[Tensor, "b c h w"], list[DataError | None]]:
+        """As `read`, with zeros for files that cannot be read, and for each file the error or None.
+
+        Bytes are the content of a file, of a kind in `image_reading.FORMATS`; their error begins with "image: ".
         """
         files = [path if isinstance(path, bytes) else Path(path) for path in paths]
         return read_each(files, self.channels, self.size)

@@ -38,6 +38,7 @@ from htaf.data.reading import (
     DataError,
     Frame,
     in_pandas,
+    is_date,
     is_text,
     listed,
     named,
@@ -396,6 +397,8 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
 
     def _labels_as_json(self) -> dict[str, Any]:
         kind, found = self.classes_.dtype, self.classes_[np.argsort(self._order)]
+        if kind.kind in "mM":  # JSON has no dates: the counts of their unit
+            return {"classes": found.astype(np.int64).tolist(), "dtype": kind.str}
         values = found.tolist()
         plain = kind.kind in "biuf" or all(isinstance(value, str) for value in values)
         return {"classes": values, "dtype": kind.str if kind.kind in "biuf" else "O"} if plain else {}
@@ -403,7 +406,7 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
     def _restore_labels(self, entry: Mapping[str, Any]) -> None:
         if "classes" in entry:
             kind = np.dtype(entry["dtype"])
-            if kind.kind not in "biufO":
+            if kind.kind not in "biufmMO":
                 raise ValueError(f"expected labels of a type that save writes, got {kind}")
             labels = np.array(entry["classes"], dtype=kind)
         else:
@@ -511,8 +514,11 @@ def fit(
     made.n_features_in_, made.feature_names_in_, made._by_name = len(names), np.array(names, dtype=object), True
     if isinstance(made, HtafClassifier):
         column = named(frame)[table.target_name]
-        spelled = is_text(column) and not pd.api.types.is_bool_dtype(column)
-        made._set_labels(np.array(table.classes, dtype=object) if spelled else read_labels(table.classes))
+        if is_date(column) or pd.api.types.infer_dtype(column) == "date":
+            made._set_labels(pd.to_datetime([*table.classes], utc=True, format="ISO8601").tz_localize(None).to_numpy())
+        else:
+            spelled = is_text(column) and not pd.api.types.is_bool_dtype(column)
+            made._set_labels(np.array(table.classes, dtype=object) if spelled else read_labels(table.classes))
     return made._learn(table)
 
 
