@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sklearn.model_selection import KFold, cross_val_predict
 
 import htaf
-from htaf import HtafClassifier
+from htaf import HtafClassifier, HtafRegressor
 from htaf._ground.errors import said_by_command
 from htaf.data.notes import Note
 from htaf.data.reading import DataError
@@ -34,25 +34,74 @@ def classifier(**options: Any) -> HtafClassifier:
     return HtafClassifier(**SMALL | options)
 
 
+def held() -> tuple[pd.DataFrame, Any]:
+    return X[TRAINED:], Y[TRAINED:]
+
+
 @pytest.fixture(scope="module")
-def trained() -> HtafClassifier:
-    return classifier().fit(X[:TRAINED], Y[:TRAINED])
+def validated() -> HtafClassifier:
+    return classifier().fit(X[:TRAINED], Y[:TRAINED], eval_set=held())
 
 
 # --- rows to validate on -----------------------------------------------------------------------------
 
 
+def test_an_eval_set_chooses_the_epoch_and_is_not_trained_on(validated: HtafClassifier) -> None:
+    assert validated.run_.record["rows"] == {"train": TRAINED, "validation": ROWS - TRAINED}
+    found = validated.run_.record["metrics"]["exact"]["validation"]["accuracy"]
+    assert found == pytest.approx(validated.score(*held()))
+    turned = (held()[0].iloc[:, ::-1].assign(more=1), pd.Series(Y[TRAINED:]))
+    again = classifier().fit(X[:TRAINED], Y[:TRAINED], eval_set=turned)
+    np.testing.assert_array_equal(again.predict_proba(X), validated.predict_proba(X))
+    other = classifier(epochs=1).fit(X[:TRAINED], Y[:TRAINED], eval_set=(held()[0].assign(b=1e6), held()[1]))
+    plain = classifier(epochs=1).fit(X[:TRAINED], Y[:TRAINED], eval_set=held())
+    columns = [one.run_.preprocessor().to_json()["columns"] for one in (other, plain)]
+    assert columns[0] == columns[1], "no range is learned from them"
+
+
+def test_an_eval_set_of_arrays_numbers_and_categories() -> None:
+    array = X[["a", "b"]].to_numpy()
+    made = HtafRegressor(**SMALL).fit(array[:TRAINED], AMOUNT[:TRAINED], eval_set=(array[TRAINED:], AMOUNT[TRAINED:]))
+    assert made.run_.record["rows"]["validation"] == ROWS - TRAINED
+    kinds = X.assign(kind=X["kind"].astype("category"))
+    first, last = kinds[:TRAINED], kinds[TRAINED:].assign(kind=pd.Categorical(["new"] * (ROWS - TRAINED)))
+    assert classifier(epochs=1).fit(first, Y[:TRAINED], eval_set=(last, Y[TRAINED:])).n_iter_ == 1
+
+
+def of_eval(change: Callable[[pd.DataFrame, Any], Any]) -> Callable[[], Any]:
+    return lambda: classifier().fit(X[:TRAINED], Y[:TRAINED], eval_set=change(*held()))
+
+
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
+    "a column less": (of_eval(lambda x, y: (x.drop(columns="b"), y)), "eval_set: .*yet now missing:\n- b"),
+    "labels of another task": (of_eval(lambda x, y: (x, X["a"][TRAINED:])), "eval_set: expected labels of y, 'no', "),
+    "a label that is new": (of_eval(lambda x, y: (x, ["maybe", *y[1:]])), "got 'maybe' too"),
+    "no label": (of_eval(lambda x, y: (x, [None, *y[1:]])), r"eval_set: Input y contains NaN: .* row 1 "),
+    "empty": (of_eval(lambda x, y: (x[:0], y[:0])), "eval_set: expected at least one row to validate on, got none"),
+    "another length": (of_eval(lambda x, y: (x, y[1:])), r"eval_set: .*inconsistent numbers of samples: \[30, 29\]"),
+    "no pair": (of_eval(lambda x, y: x), r"expected a pair \(X, y\) of validation rows, got DataFrame"),
+    "a word": (
+        of_eval(lambda x, y: (x.assign(a=["lots", *"1" * 29]), y)),
+        "eval_set, column 'a', row 1: expected float64 as in X, got",
+    ),
+    "infinite": (
+        of_eval(lambda x, y: (x.assign(b=np.inf), y)),
+        "eval_set, column 'b', row 1: expected a finite number",
+    ),
+    "text in a regression": (
+        lambda: HtafRegressor(**SMALL).fit(X[:TRAINED], AMOUNT[:TRAINED], eval_set=held()),
+        "eval_set: could not convert string to float",
+    ),
     "no such time": (
         lambda: htaf.fit(FRAME, "y", time="aa", **SMALL),
-        r"expected a column \(did you mean 'a'\?\), got",
+        r"expected a column \(did you mean 'a'\?\) beside",
     ),
     "text as time": (lambda: htaf.fit(FRAME, "y", time="kind", **SMALL), "time: expected a column of dates or numbers"),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_time_is_refused(name: str) -> None:
+def test_a_bad_eval_set_is_refused_by_name(name: str) -> None:
     call, said = BAD[name]
     with pytest.raises(ValueError, match=f"(?s){said}"):
         call()
@@ -148,23 +197,25 @@ FRAMES: dict[str, Callable[[pd.DataFrame], Any]] = {
 
 
 @pytest.mark.parametrize("name", FRAMES)
-def test_columns_of_rows_to_predict_are_found_by_name(trained: HtafClassifier, name: str) -> None:
+def test_columns_of_rows_to_predict_are_found_by_name(validated: HtafClassifier, name: str) -> None:
     by_frame = htaf.fit(FRAME, "y", **SMALL)
-    for model in (trained, by_frame):
+    for model in (validated, by_frame):
         given = FRAMES[name](X)
         before = given.copy()
         np.testing.assert_array_equal(model.predict(given), model.predict(X))
         pd.testing.assert_frame_equal(given, before)
 
 
-def test_rows_to_predict_without_a_column_or_with_one_twice_are_refused(trained: HtafClassifier) -> None:
+def test_rows_to_predict_without_a_column_or_with_one_twice_are_refused(validated: HtafClassifier) -> None:
     by_frame = htaf.fit(FRAME, "y", **SMALL)
-    for model, missing in ((trained, "yet now missing:\n- b"), (by_frame, "expected the columns 'b' too, got only")):
+    for model, missing in ((validated, "yet now missing:\n- b"), (by_frame, "expected the columns 'b' too, got only")):
         with pytest.raises(ValueError, match=missing):
             model.predict(X.drop(columns="b"))
         with pytest.raises(DataError, match="expected each column once, got 'a' more than once"):
             model.predict(pd.concat([X, X[["a"]]], axis=1))
         assert model.predict(X[:0]).shape == (0,)
+    with pytest.raises(DataError, match="eval_set: expected each column once, got 'a' more than once"):
+        of_eval(lambda x, y: (pd.concat([x, x[["a"]]], axis=1), y))()
     with pytest.raises(DataError, match="expected each column once, got 'a' more than once"):
         classifier().fit(pd.concat([X, X[["a"]]], axis=1), Y)
 

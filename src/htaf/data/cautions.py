@@ -44,7 +44,7 @@ def cautions(table: Table, parts: Split, mode: Mode | None) -> list[Note]:
         mode: by which they were drawn; None: they were given.
     """
     features = {str(name): column for name, column in table.features.items()}
-    by_chance = mode in ("random", "stratified")
+    by_chance = mode in ("random", "stratified") and table.parting.test is None
     with free_start_method():  # which joblib settles for a forest
         return [
             *(_given_away(features, table, parts.train) or _say_most(features, table, parts.train)),

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float64, Int64, Shaped
+from jaxtyping import Bool, Float64, Int64, Shaped
 
 from htaf._ground.errors import counted, expect_seed, listed, option, suggestion
 from htaf.data.columns import (
@@ -65,6 +65,7 @@ class Parting:
         shares: of training, validation and test rows; two where none test.
         group, groups: a column's name, and a number for each row; rows with the same one stay in one part.
         time, times: a column's name, and the place of each row in time; the last rows are the test part.
+        test: rows that measure, chosen by the caller, who divides the table by them; None: no such rows.
     """
 
     shares: tuple[float, ...] = SHARES
@@ -72,6 +73,7 @@ class Parting:
     groups: Int64[np.ndarray, " rows"] | None = None
     time: str | None = None
     times: Int64[np.ndarray, " rows"] | None = None
+    test: Bool[np.ndarray, " rows"] | None = None
 
     def identity(self) -> dict[str, Any]:
         """What differs from a table that is divided by seed and mode alone; it is part of a training's identity."""
@@ -80,6 +82,8 @@ class Parting:
             found["group"] = self.group
         if self.time is not None:
             found["time"] = self.time
+        if self.test is not None:
+            found["test_rows"] = int(self.test.sum())
         return found
 
 
@@ -583,6 +587,12 @@ def _table(
 def _parted(name: str, beside: pd.DataFrame, present: np.ndarray, parting: Parting) -> tuple[Parting, list[Note]]:
     """The parting of the rows that have a target, with their groups and their order in time."""
     notes: list[Note] = []
+    if parting.test is not None:
+        test = parting.test[present]
+        parting = replace(parting, test=test)
+        if not test.any() or test.all():
+            which = "training" if test.all() else "test"
+            raise DataError(f"{name}: expected rows with a target in both parts, got none among the {which} rows")
     if (group := parting.group) is not None:
         texts = to_text(beside[parting.group])
         groups = pd.factorize(texts)[0]
@@ -712,7 +722,7 @@ def _fingerprint(
     for name in features:
         add(str(name), native(features[name]) if is_date(features[name]) else features[name].to_numpy())
     add(json.dumps([target_name, task, *classes]), target)
-    of_rows = {"groups": parting.groups, "times": parting.times, "weights": weights}
+    of_rows = {"groups": parting.groups, "times": parting.times, "test": parting.test, "weights": weights}
     for name, rows in of_rows.items():
         if rows is not None:
             add(name, rows.astype(np.float64))

@@ -22,21 +22,23 @@ import pandas as pd
 import torch
 from jaxtyping import Float64, Shaped
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import Tags, check_random_state
+from sklearn.utils import Tags, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, validate_data
 from torch import nn
 
 from htaf._ground.console import say_notes
 from htaf._ground.errors import expect_seed, meant
 from htaf.data.cautions import cautions, rows_in_time
 from htaf.data.columns import spelled
+from htaf.data.dates import has_zone
 from htaf.data.notes import UNEXPECTED, UNLIKE, UNLIKE_TRAINING, Note, from_record, told
 from htaf.data.order import random_words
 from htaf.data.preprocess import Preprocessor, is_by_chance
 from htaf.data.reading import (
     DataError,
     Frame,
+    TableError,
     in_pandas,
     is_date,
     is_text,
@@ -194,10 +196,9 @@ class _TableEstimator(BaseEstimator):
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(SEEDS - 1)
-        by_time = table.parting.times is not None
-        rows = split(table, 0, mode="time") if by_time else parts(table, float(self.validation_fraction), int(seed))
-        table = replace(table, parting=Parting())
-        noted = [*notes, *(() if by_time else rows_in_time(table))]
+        given, table = _given_parts(table), replace(table, parting=Parting())
+        rows = given or parts(table, float(self.validation_fraction), int(seed))
+        noted = [*notes, *(() if given else rows_in_time(table))]
         before = [*table.notes, *cautions(table, rows, None), *noted]
         if not self.verbose:
             _warn_of_training(before)
@@ -221,6 +222,52 @@ class _TableEstimator(BaseEstimator):
         else:  # what the caller may not have meant is said all the same
             _warn_of_training([note for note in from_record(self.run_.record["notes"]) if note not in before])
         return self
+
+    def _held_out(self, eval_set: Any) -> tuple[pd.DataFrame, np.ndarray] | None:
+        """The rows of `eval_set` with the columns of X, and their target; None where it is not given."""
+        if eval_set is None:
+            return None
+        if not isinstance(eval_set, tuple | list) or len(eval_set) != 2:
+            raise ValueError(f"eval_set: expected a pair (X, y) of validation rows, got {type(eval_set).__name__}")
+        X, y = eval_set
+        try:
+            _refuse_missing(y)
+            frame, target = self._frame(X, reset=False), column_or_1d(np.asarray(in_pandas(y)))
+            if isinstance(self, RegressorMixin):
+                target = check_array(target.astype(np.float64), ensure_2d=False, input_name="y")
+            check_consistent_length(frame, target)
+        except ValueError as error:
+            raise DataError(f"eval_set: {error}") from None
+        if not len(frame):
+            raise DataError("eval_set: expected at least one row to validate on, got none")
+        return frame, target
+
+    def _table(
+        self,
+        frame: pd.DataFrame,
+        target: np.ndarray,
+        held: tuple[pd.DataFrame, np.ndarray] | None,
+        **named: Any,
+    ) -> Table:
+        """The table of rows and their target, with those of `eval_set` below as the rows that validate.
+
+        named: as `from_frame` takes it.
+        """
+        count, parting = len(frame), Parting()
+        if held is not None:
+            more, of_more = held
+            frame = pd.DataFrame({name: _below(frame[name], more[name]) for name in frame})
+            target = np.concatenate([target, of_more]).astype(target.dtype)
+            if named["weights"] is not None:  # rows that validate weigh as the mean of the others
+                named["weights"] = np.concatenate([named["weights"], np.full(len(more), named["weights"].mean())])
+            parting = Parting(test=np.arange(len(frame)) >= count)
+        missing = bool(self.text_as_missing)
+        try:
+            return from_frame(frame, target, task=self._task, text_as_missing=missing, parting=parting, **named)
+        except TableError as error:
+            if error.row > count:
+                error.row, error.table = error.row - count, "eval_set"
+            raise
 
     def _restored(self: Fitted, run: Run) -> Fitted:
         """Be fitted as a run that was read from a folder."""
@@ -317,7 +364,8 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
         threshold: the probability from which the second of two classes is predicted: a number in (0, 1), or "f1",
             "balanced_accuracy" or "matthews_corrcoef", the one with the best of it on the validation rows. None: the
             likelier class. `predict_proba` and `decision_function` know nothing of it. Of classifiers.
-        validation_fraction: share of the rows, of every class alike, that choose the epoch and are not trained on.
+        validation_fraction: share of the rows, of every class alike, that choose the epoch and are not trained on;
+            not read where `fit` has an `eval_set`.
         text_as_missing: a text in a column of numbers, such as "unknown", is a missing value, told by a warning; in
             predictions in a column of dates too. False: it is refused. May be changed after `fit`.
         random_state: of the validation rows, the weights and the order of the batches; 0 as the command, None draws.
@@ -337,13 +385,17 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
             one, for data that cannot be used.
     """
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> HtafClassifier:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, eval_set: Any = None) -> HtafClassifier:
         """Train on rows X [rows, columns] and labels y [rows] of any kind that sorts.
 
         Args:
             sample_weight: [rows] >= 0, how much each row counts in every loss, also that which chooses the epoch; only
                 their proportions matter. A row of weight 0 is as if it were not there. The preparation of the columns
                 counts every other row once. None: all alike.
+            eval_set: (X, y) of other rows, which choose the epoch and are not trained on; None: `validation_fraction`
+                of these. Its columns are found as `predict` finds them, its labels are
+                among those of y. A pipeline does not prepare it: give `step__eval_set` rows that its earlier steps have
+                transformed.
         """
         _refuse_missing(y)
         labels = np.asarray(validate_data(self, "no_validation", y))
@@ -360,10 +412,18 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
             raise ValueError(f"{type(self).__name__} needs at least 2 classes{of}, got 1 class: {classes[0]!r}")
         notes += _alike(classes, _name_of(y))
         self._set_labels(classes)
-        table = from_frame(
-            frame, codes.astype(np.int64), task="classification", classes=_texts(classes), target_name=_name_of(y),
-            text_as_missing=bool(self.text_as_missing), weights=weights,
-        )  # fmt: skip
+        held = self._held_out(eval_set)
+        if held is not None:
+            found = pd.Index(classes).get_indexer(pd.Index(held[1]))
+            if (found < 0).any():
+                unknown = list(dict.fromkeys(held[1][found < 0].tolist()))
+                raise DataError(
+                    f"eval_set: expected labels of y, {listed(classes.tolist())}, got {listed(unknown, 5)} too"
+                )
+            held = held[0], found
+        codes = codes.astype(np.int64)
+        of = {"classes": _texts(classes), "target_name": _name_of(y), "weights": weights}
+        table = self._table(frame, codes, held, **of)
         return self._learn(replace(table, notes=(*notes, *table.notes)))
 
     @property
@@ -426,7 +486,7 @@ class HtafRegressor(RegressorMixin, _TableEstimator):
             that cannot be used, such as a target that does not vary.
     """
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> HtafRegressor:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, eval_set: Any = None) -> HtafRegressor:
         """Train on rows X [rows, columns] and numbers y [rows]; the others as of `HtafClassifier.fit`."""
         _refuse_missing(y)
         values = np.asarray(validate_data(self, "no_validation", y, y_numeric=True), dtype=np.float64)
@@ -436,10 +496,7 @@ class HtafRegressor(RegressorMixin, _TableEstimator):
         if weights is not None:
             frame, values, weights = frame.loc[weights > 0], values[weights > 0], weights[weights > 0]
         _check_rows(self, frame)
-        table = from_frame(
-            frame, values, task="regression", target_name=_name_of(y), text_as_missing=bool(self.text_as_missing),
-            weights=weights,
-        )  # fmt: skip
+        table = self._table(frame, values, self._held_out(eval_set), target_name=_name_of(y), weights=weights)
         return self._learn(replace(table, notes=(*notes, *table.notes)))
 
     def predict(self, X: Any) -> Float64[np.ndarray, " rows"]:
@@ -520,6 +577,27 @@ def fit(
             spelled = is_text(column) and not pd.api.types.is_bool_dtype(column)
             made._set_labels(np.array(table.classes, dtype=object) if spelled else read_labels(table.classes))
     return made._learn(table)
+
+
+def _given_parts(table: Table) -> Split | None:
+    """Training and validation rows of a table that says them: as its test rows, or by a time; else None."""
+    if (held := table.parting.test) is not None:
+        train, validation = np.flatnonzero(~held).astype(np.int64), np.flatnonzero(held).astype(np.int64)
+        return Split(train, validation, np.zeros(0, dtype=np.int64))
+    return None if table.parting.times is None else split(table, 0, mode="time")
+
+
+def _below(column: pd.Series, more: pd.Series) -> pd.Series:
+    """Put further rows below a column of the same kind.
+
+    Raises:
+        TableError: one is text, or a date, or has a time zone, and the other not.
+    """
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return pd.concat([column.astype(object), more.astype(object)], ignore_index=True).astype("category")
+    if any(kind(column) != kind(more) for kind in (is_text, is_date, has_zone)):
+        raise TableError(f"expected {column.dtype} as in X, got {more.dtype}", str(column.name), 1, "eval_set")
+    return pd.concat([column, more], ignore_index=True)
 
 
 def of_run(run: Run) -> HtafClassifier | HtafRegressor:
