@@ -94,7 +94,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "no such time": (
         lambda: htaf.fit(FRAME, "y", time="aa", **SMALL),
-        r"expected a column \(did you mean 'a'\?\) beside",
+        r"expected a column \(did you mean 'a'\?\), got",
     ),
     "text as time": (lambda: htaf.fit(FRAME, "y", time="kind", **SMALL), "time: expected a column of dates or numbers"),
 }

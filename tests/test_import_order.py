@@ -50,13 +50,13 @@ BUDGETS = {
     "language": 2_465,
     "models": 1_967,
     "program": 9_809,
-    "tables": 4_241,
+    "tables": 4_242,
     "training": 7_509,
     "transform": 6_150,
     "": 623,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 58_539, ("tests", "paper/tests"): 50_154, ("paper/src",): 14_009}
+TOTALS = {("src/htaf",): 58_540, ("tests", "paper/tests"): 50_154, ("paper/src",): 14_009}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 

@@ -263,7 +263,8 @@ class _TableEstimator(BaseEstimator):
             parting = Parting(test=np.arange(len(frame)) >= count)
         missing = bool(self.text_as_missing)
         try:
-            return from_frame(frame, target, task=self._task, text_as_missing=missing, parting=parting, **named)
+            task = "regression" if isinstance(self, RegressorMixin) else "classification"
+            return from_frame(frame, target, task=task, text_as_missing=missing, parting=parting, **named)
         except TableError as error:
             if error.row > count:
                 error.row, error.table = error.row - count, "eval_set"
