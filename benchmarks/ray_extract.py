@@ -38,7 +38,8 @@ from ray.cluster_utils import Cluster
 
 from htaf.concepts.extract import Block, Engine, Job, Outcome, extract, in_this_process
 from htaf.concepts.ray_engine import connected
-from htaf.data.images import Images, load
+from htaf.data.image_sets import load
+from htaf.data.images import Images
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
 from htaf.training.runs import Run

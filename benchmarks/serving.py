@@ -46,8 +46,8 @@ import torch
 from measuring import at_least_one, spread
 from PIL import Image
 
-from htaf.data.image_preprocess import ImagePreprocessor
 from htaf.data.image_reading import decode
+from htaf.data.images import ImagePreprocessor
 from htaf.data.preprocess import Preprocessor
 from htaf.models.build import build
 from htaf.program.export import to_onnx

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from htaf.data.tabular import Table, load
-from htaf.tables.report import write_report
+from htaf.tables.report.writing import write_report
 from htaf.training.families import make_recipe
 from htaf.training.fit import fit
 from htaf.training.recipe import Recipe, Running

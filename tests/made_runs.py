@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from filelock import FileLock
 
-from htaf.data.images import Images, fit_preprocessor, load, split
+from htaf.data.image_sets import load
+from htaf.data.images import Images, fit_preprocessor, split
 from htaf.models.build import build
 from htaf.training import runs
 

@@ -14,7 +14,8 @@ from PIL import Image
 from htaf._ground.files import sealed
 from htaf.concepts.extract import extract
 from htaf.concepts.store import open_codes
-from htaf.data.images import ImagePreprocessor, load
+from htaf.data.image_sets import load
+from htaf.data.images import ImagePreprocessor
 from htaf.models.icbm import ICBM
 from htaf.training.runs import open_run
 from made_runs import digits, made_run

@@ -154,7 +154,7 @@ def test_cheap_checks_come_before_the_images_are_read(
     def read(*_: object, **__: object) -> None:
         raise AssertionError("the images were read")
 
-    monkeypatch.setattr("htaf.data.images.load", read)
+    monkeypatch.setattr("htaf.data.image_sets.load", read)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("mine")

@@ -24,7 +24,7 @@ from htaf.data.tabular import frame_like, from_frame, load
 from htaf.program.export import raw_columns
 from htaf.sharing import load as read_estimator
 from htaf.tables.estimators import fit as htaf_fit
-from htaf.tables.report import fit_baselines
+from htaf.tables.report.baselines import fit_baselines
 from htaf.tables.report.contents import left_out, read_as
 from htaf.tables.rules import effects, what_if
 from htaf.tables.rules.conditions import RawColumn
@@ -59,10 +59,11 @@ def test_blanks_that_say_something_are_inputs() -> None:
     assert [name for name in found.feature_names if "is missing" in name] == [
         *("flag is missing", "income is missing", "ended is missing"),
     ]
-    kinds = {note.column: note.kind for note in found.notes}
-    assert kinds == {
-        "flag": "flag", "income": "missing told", "height": "missing in training", "ended": "missing told"
-    }  # fmt: skip
+    said = {note.column: note.values[0] for note in found.notes}
+    assert [*said] == ["flag", "income", "height", "ended"]
+    assert said["flag"].startswith("an input that is 1 where there is none, else 1")
+    inputs = [column for column in said if "set to the median, " in said[column] and "with an input" in said[column]]
+    assert inputs == ["income", "ended"]
     again = Preprocessor.from_json(json.loads(json.dumps(found.to_json())))
     assert again.transform(frame).tobytes() == found.transform(frame).tobytes()
     other, columns = blanks(seed=1), ["flag", "income"]

@@ -17,7 +17,7 @@ from PIL import Image
 
 import made_runs
 from htaf import HTAF, harden
-from htaf.data import images, table_files, tabular
+from htaf.data import image_sets, images, table_files, tabular
 from htaf.data.notes import together, told
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
@@ -447,7 +447,7 @@ def test_images_are_read_at_the_size_of_the_training(of_images: runs.Run, tmp_pa
         for place in range(10):
             pixels = rng.integers(0, 255, (40, 50), dtype=np.uint8)
             Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{place}.png")
-    assert images.load(tmp_path / "photos").train.size == (40, 50)
+    assert image_sets.load(tmp_path / "photos").train.size == (40, 50)
     record = of_images.record | {"source": {"name": str(tmp_path / "photos"), "data_dir": None, "size": None}}
     for found in (
         runs.Run(of_images.path, record).data(),

@@ -16,8 +16,8 @@ from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from htaf.core.activations import HTAF, Heaviside
-from htaf.data.images import fit_preprocessor, load
-from htaf.data.parts import image_rows
+from htaf.data.image_sets import load
+from htaf.data.images import fit_preprocessor, split
 from htaf.models.build import build
 from htaf.training.families import make_recipe
 from htaf.training.fit import run_identity
@@ -120,7 +120,7 @@ def test_balanced_rows() -> None:
 def make_run(path: Path, recipe: Recipe, accuracy: float) -> Path:
     """A run folder as `htaf train` writes it, with fresh weights."""
     images = load("digits")
-    rows = image_rows(images, recipe.data.train_images, recipe.data.validation_images)
+    rows = split(images, train=recipe.data.train_images, validation=recipe.data.validation_images)
     preprocessor = fit_preprocessor(images, rows.train)
     record = start_run(path, run_identity(recipe, images, 0, "official"))
     description = recipe.model({"in_channels": 1}, 10)
@@ -152,7 +152,7 @@ def test_pair_of_runs(runs: tuple[Path, Path]) -> None:
     assert any(isinstance(m, Heaviside) for m in p.snn.modules())
     assert not any(isinstance(m, HTAF) for m in p.snn.modules())
     # all 200 training images of the run, and no other
-    rows = image_rows(images, 200, 100).train
+    rows = split(images, train=200, validation=100).train
     expected = relu.preprocessor().normalise(images.train.batch(rows))  # pyright: ignore
     assert p.calibration.shape == expected.shape
     torch.testing.assert_close(p.calibration.flatten(1).sum(1).sort().values, expected.flatten(1).sum(1).sort().values)

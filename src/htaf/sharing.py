@@ -223,7 +223,7 @@ def _said(error: Exception) -> str:
 def _write(what: Any, folder: Path) -> Any:
     """Write into a new folder what is to be shared, as its kind writes it; gives what the card is made from."""
     from htaf.concepts.embeddings import ConceptBottleneck
-    from htaf.data import images, named
+    from htaf.data import image_sets, named
     from htaf.training.runs import PackedRun, Run
 
     if isinstance(what, str | PathLike):
@@ -239,7 +239,7 @@ def _write(what: Any, folder: Path) -> Any:
         held = {name: data for name, data in (what.in_memory().held or {}).items() if name != METRICS}
         record = without_paths(what.record)
         source = record.get("source") or {}
-        sets = images if what.takes_images else named
+        sets = image_sets if what.takes_images else named
         if not sets.is_named(str(source.get("name"))):  # it is not there elsewhere: verbs then ask for --data
             record["source"] = source | {"name": None}
         what = replace(what, record=record, held=held)  # the card is made from this one too

@@ -25,9 +25,7 @@ from htaf.concepts.extract import Block, Job, Outcome, as_margins, extract, in_t
 from htaf.concepts.run_heads import write_edited
 from htaf.concepts.store import CodesFolder, open_codes, open_folder
 from htaf.core.activations import HTAF
-from htaf.data.image_parts import MemoryPart, as_images
-from htaf.data.images import Images
-from htaf.data.parts import image_rows
+from htaf.data.images import Images, MemoryPart, as_images, split
 from htaf.data.reading import DataError
 from htaf.training import runs
 from htaf.transform import convert
@@ -70,7 +68,7 @@ def inputs(run: runs.Run, pixels: Tensor) -> Tensor:
 def test_bits_and_predictions_are_those_of_both_networks(run: runs.Run, images: Images, tmp_path: Path) -> None:
     folder = extract(run, images, tmp_path / "a", keep=["features"], batch=100)
     codes = folder.codes()
-    rows = image_rows(images, 700, 200)
+    rows = split(images, train=700, validation=200)
     pixels = torch.cat([images.train.batch(rows.train), images.train.batch(rows.validation), images.test.pixels])  # pyright: ignore
     x = inputs(run, pixels)
     smooth: Any = run.model(exact=False)

@@ -16,7 +16,8 @@ from PIL import Image
 
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.known import FILE, keep_known, open_known
-from htaf.data.images import Images, load
+from htaf.data.image_sets import load
+from htaf.data.images import Images
 from htaf.training.runs import Run
 from made_runs import made_run
 

@@ -23,7 +23,8 @@ from htaf.concepts.extract import extract
 from htaf.concepts.regions import Map, Regions, resized
 from htaf.concepts.store import open_codes, open_folder
 from htaf.concepts.where import Pictures, framed, ordered, strongest, write_where
-from htaf.data.images import Images, load
+from htaf.data.image_sets import load
+from htaf.data.images import Images
 from htaf.models.build import backbone
 from htaf.training.runs import Run
 from made_runs import PLAIN, digits, made_run

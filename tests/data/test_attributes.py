@@ -128,9 +128,3 @@ def test_a_name_that_two_classes_share_is_not_guessed() -> None:
     with pytest.raises(DataError, match="got none of 'crow'"):
         both.of(["crow"])
     assert both.of(["2.crow"]).values[0, 0] == 1
-
-
-def test_binary() -> None:
-    np.testing.assert_array_equal(small().binary(0.9)[:, 0], [False, True, False])
-    with pytest.raises(DataError, match="threshold must be > 0 and <= 1, got 0"):
-        small().binary(0)

@@ -37,8 +37,8 @@ def test_a_crop_is_a_window_of_the_padded_image(data: st.DataObject, size: tuple
     offsets = st.lists(st.integers(0, 2 * margin), min_size=count, max_size=count)
     top, left = data.draw(offsets), data.draw(offsets)
     flip = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
-    result = crop(images, margin, torch.tensor(top), torch.tensor(left), torch.tensor(flip)).numpy()
     padded = np.pad(images.numpy(), ((0, 0), (0, 0), (margin, margin), (margin, margin)))
+    result = crop(torch.from_numpy(padded), size, torch.tensor(top), torch.tensor(left), torch.tensor(flip)).numpy()
     for place in range(count):
         window = padded[place, :, top[place] : top[place] + size[0], left[place] : left[place] + size[1]]
         np.testing.assert_array_equal(result[place], window[:, :, ::-1] if flip[place] else window)
@@ -63,7 +63,7 @@ def test_crop_flip_draws_for_each_image_alone_and_over_the_whole_range() -> None
 @pytest.mark.parametrize(("size", "margin"), [((32, 32), 4), ((8, 8), 1), ((7, 64), 0), ((112, 96), 12)])
 def test_the_margin_is_an_eighth(size: tuple[int, int], margin: int, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    monkeypatch.setattr(module, "crop", lambda images, margin, *_: seen.append(margin) or images)
+    monkeypatch.setattr(module, "crop", lambda images, of, *_: seen.append((images.shape[2] - of[0]) // 2))
     crop_flip(noise(1, 3, *size), generator_of(0))
     assert seen == [margin]
 

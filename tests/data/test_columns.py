@@ -168,7 +168,7 @@ def test_a_column_of_dates_gives_the_parts_that_vary() -> None:
     seconds = features.assign(when=pd.date_range("2012-01-01", periods=60, freq="7001s"))
     timed = Preprocessor.fit(seconds, np.arange(60.0), task="regression")
     assert [timed.feature_names[place] for place in timed.calendar] == ["when: weekday", "when: day of year"]
-    assert told(fitted.notes) == ["missing training values set to the median: 1 in 'when' (2012-01-31)"]
+    assert told(fitted.notes) == ["missing training values: 1 in 'when' (set to the median, 2012-01-31)"]
     inputs = preprocessor.transform(features)
     assert inputs.tobytes() == fitted.transform(features).tobytes()
     np.testing.assert_allclose(inputs[[0, 59], 1:], [[0, 1, 0, 0], [1, 2 / 6, 59 / 59, 1]], atol=1e-6)
@@ -191,7 +191,7 @@ def test_times_are_of_the_zone_of_training_or_refused() -> None:
     as_text = zoned["when"].map(str).astype(object)
     assert fitted.transform(zoned.assign(when=as_text)).tobytes() == inputs.tobytes()
     one = fitted.transform_with_notes(zoned.assign(when=as_text.where(as_text.index > 0, "2012-01-01 00:00")))[1]
-    assert "column 'when': 1 row without the time zone that training had, read as UTC" in told(one)
+    assert "column 'when': 1 row without the time zone of training, read as UTC" in told(one)
     for rows in (naive, naive.astype(str).astype(object)):
         with pytest.raises(DataError, match="row 1: expected times with a time zone"):
             fitted.transform(rows)
@@ -337,7 +337,7 @@ def test_spellings_of_one_class(tmp_path: Path) -> None:
     path = saved(tmp_path, frame)
     table = load(path, target="y")
     assert (table.classes, table.target[:5].tolist()) == (("No", "Yes"), [1, 0, 1, 0, 0])
-    assert "target 'y': one class each: 'No' = 'no', 'Yes' = 'yes'" in told(table.notes)
+    assert "column 'y': one category each: 'No' = 'no', 'Yes' = 'yes'" in told(table.notes)
     target = table.fit_preprocessor(np.arange(40)).target
     assert load_like(path, target=target).target.tolist() == table.target.tolist()
 

@@ -14,14 +14,9 @@ import pytest
 import torch
 from PIL import Image, features
 
-from htaf.data.image_folders import read_folder
-from htaf.data.image_parts import (
-    FilePart,
-    Images,
-    MemoryPart,
-)
 from htaf.data.image_reading import decode, image_files, look, look_all, read_each
-from htaf.data.images import load
+from htaf.data.image_sets import load, read_folder
+from htaf.data.images import FilePart, Images, MemoryPart
 from htaf.data.reading import DataError
 
 SOURCE = Path(__file__).parents[2] / "src" / "htaf"
@@ -372,7 +367,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
 
 
 def test_many_files_have_only_their_headers_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("htaf.data.image_folders.WHOLE", 5)
+    monkeypatch.setattr("htaf.data.image_sets.WHOLE", 5)
     fill(tmp_path, {"a": 4, "b": 4}, (80, 80))
     buffer = io.BytesIO()
     picture(1, (80, 80)).save(buffer, "JPEG")

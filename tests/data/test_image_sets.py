@@ -10,9 +10,8 @@ import sklearn.datasets
 import torch
 from PIL import Image
 
-from htaf.data.image_parts import FilePart, MemoryPart
-from htaf.data.image_sets import folder_of, read_cub, read_digits, read_tiny_imagenet
-from htaf.data.images import fit_preprocessor, load
+from htaf.data.image_sets import folder_of, load, read_cub, read_digits, read_tiny_imagenet
+from htaf.data.images import FilePart, MemoryPart, fit_preprocessor
 from htaf.data.reading import DataError
 
 

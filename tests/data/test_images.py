@@ -19,19 +19,11 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
-import htaf.data.image_preprocess as preprocess_module
+import htaf.data.images as images_module
 from htaf.data import image_reading
 from htaf.data.augment import augment
-from htaf.data.images import (
-    FilePart,
-    ImageDataset,
-    ImagePreprocessor,
-    Images,
-    MemoryPart,
-    fit_preprocessor,
-    load,
-    split,
-)
+from htaf.data.image_sets import load
+from htaf.data.images import FilePart, ImageDataset, ImagePreprocessor, Images, MemoryPart, fit_preprocessor, split
 from htaf.data.reading import DataError
 
 
@@ -223,7 +215,7 @@ def test_files_are_sampled_when_there_are_many(tmp_path: Path, monkeypatch: pyte
         exact.mean
         == fit_preprocessor(Images("m", images.classes, images.train.in_memory(), images.test, "", ()), rows).mean
     )
-    monkeypatch.setattr(preprocess_module, "SAMPLE", 4)
+    monkeypatch.setattr(images_module, "SAMPLE", 4)
     sampled = fit_preprocessor(images, rows)
     assert sampled.notes == ("mean and standard deviation from 4 of 10 training images, seeded",)
     assert sampled.mean != exact.mean

@@ -123,8 +123,7 @@ def test_worked_example() -> None:
     assert told(preprocessor.notes) == [
         "column 'flat' dropped: one value, 3, in the training part",
         "column 'code': one input for each of the codes -8 (1 training row), -9 (1 training row)",
-        "missing training values set to the median: 1 in 'age' (20)",
-        "missing training values, a category of their own: 1 in 'sex'",
+        "missing training values: 1 in 'age' (set to the median, 20), 1 in 'sex' (a category of their own)",
     ]
 
 

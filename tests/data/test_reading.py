@@ -12,7 +12,7 @@ import pytest
 
 from htaf._ground import errors as _errors
 from htaf._ground.errors import TooLargeError
-from htaf.data import attributes, images, tabular
+from htaf.data import attributes, image_sets, images, tabular
 from htaf.data.image_reading import read_each
 from htaf.data.notes import told
 from htaf.data.reading import DataError, to_number, to_text, typed
@@ -107,7 +107,7 @@ def test_numbers_and_text() -> None:
     assert to_text(pd.Series([1.0, np.nan, 1.5])).tolist() == ["1", None, "1.5"]
 
 
-@pytest.mark.parametrize("load", [tabular.load, images.load, attributes.load])
+@pytest.mark.parametrize("load", [tabular.load, image_sets.load, attributes.load])
 def test_no_name_is_not_the_working_folder(load: Callable[[str], Any]) -> None:
     with pytest.raises(DataError, match=r"^'': expected .*got neither"):
         load("")
@@ -118,12 +118,12 @@ def test_seeds_that_no_generator_takes(seed: int) -> None:
     with pytest.raises(DataError, match=rf"seed must be >= 0 and below 2\*\*63, got {seed}"):
         tabular.split(tabular.load("digits"), seed)
     with pytest.raises(DataError, match="seed must be"):
-        images.split(images.load("digits"), seed=seed)
+        images.split(image_sets.load("digits"), seed=seed)
 
 
 def test_sizes_that_no_memory_holds(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"size: expected 1 to 9,459 pixels, got 30000, 13\.5 GB for one image"):
-        images.load(tmp_path, size=30_000)
+        image_sets.load(tmp_path, size=30_000)
     with pytest.raises(TooLargeError, match=r"a batch of 100000 images of 9000 x 9000 pixels needs 122 TB of memory"):
         read_each([tmp_path] * 100_000, 3, (9000, 9000))
     layers = {"in_features": 3, "hidden": [10**7, 10**7], "batch_norm": True, "activation": {"method": "relu"}}

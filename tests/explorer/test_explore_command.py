@@ -20,7 +20,7 @@ from htaf.concepts.explorer.shown import Shown
 from htaf.concepts.extract import extract
 from htaf.concepts.naming.files import write_names
 from htaf.concepts.store import open_codes
-from htaf.data.images import load
+from htaf.data.image_sets import load
 from htaf.training import runs
 from made_pages import contents, read_page
 from made_runs import PLAIN, digits, made_run

@@ -11,7 +11,8 @@ import torch
 from sklearn.datasets import load_breast_cancer
 
 from htaf.data import tabular
-from htaf.data.images import Images, load
+from htaf.data.image_sets import load
+from htaf.data.images import Images
 from htaf.program.integer import files
 from htaf.program.integer.ops import IntegerError
 from htaf.training.families import ready_recipe

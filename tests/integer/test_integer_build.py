@@ -12,7 +12,7 @@ from tests.integer.made import KINDS, random_program
 from torch import Tensor, nn
 
 import htaf
-from htaf.data.image_preprocess import ImagePreprocessor
+from htaf.data.images import ImagePreprocessor
 from htaf.models.mlp import MLP
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.whitened import WhitenedConvNet

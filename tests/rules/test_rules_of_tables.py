@@ -135,7 +135,7 @@ def test_what_the_columns_of_a_row_add(made: dict[Kind, Run], kind: Kind) -> Non
     assert no_bit_reads_it == pytest.approx((0, 0), abs=1e-4)  # as the decision of one row and of many are rounded
     predicted = run.predict(row)["prediction"].iloc[0]
     assert reasons.prediction == (pytest.approx(predicted) if kind == "number" else predicted)
-    chosen = found.train.iloc[drawn(np.arange(len(found.train)), OTHERS, 0)]
+    chosen = found.train.iloc[drawn(np.arange(len(found.train)), OTHERS)]
     for name in ("color", "size"):
         others = pd.concat([row] * len(chosen), ignore_index=True).assign(**{name: chosen[name].to_numpy()})
         predicted = run.predict(others)
@@ -177,7 +177,7 @@ def test_a_rule_says_what_its_tree_says(seed: int, what: str, codes: bool) -> No
     columns = RawColumns.learn(preprocessor, rows)
     values = columns.read(rows)
     encoded = columns.encode(values)
-    rule, depth = fit_rule(encoded, bit, seed)
+    rule, depth = fit_rule(encoded, bit)
     inputs, _ = encoded.ordered(bit, np.arange(120))
     tree = DecisionTreeClassifier(
         max_depth=depth, min_samples_leaf=LEAST_LEAF, class_weight="balanced", random_state=seed
@@ -394,9 +394,6 @@ def test_importance_of_columns(made: dict[Kind, Run], kind: Kind) -> None:
     assert sorted(found.columns.index) == ["color", "size", "weight"]  # a constant column is none
     assert [found.columns[name].to_dict()["weight"] for name in ("worse", "std")] == [0.0, 0.0]  # no bit reads it
     assert min(found.columns["std"].to_dict()[name] for name in ("size", "color")) > 0
-    bounds = found.columns.loc[["size", "color"]]
-    assert ((bounds["low"] < bounds["worse"]) & (bounds["worse"] < bounds["high"])).all()
-    assert (bounds["high"] - bounds["low"] > bounds["std"] / 2).all()
     assert json.dumps(found.to_json())
     assert found.columns.equals(rules.importance(made[kind], repeats=4).columns)
 

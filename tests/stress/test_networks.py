@@ -31,7 +31,7 @@ from world import cases
 
 import htaf
 from htaf.core.functional import heaviside  # noqa: F401  in formulas
-from htaf.data.image_preprocess import ImagePreprocessor
+from htaf.data.images import ImagePreprocessor
 from htaf.program.integer import execute, files
 from htaf.program.integer.build import columns_input, integer_program
 from htaf.program.integer.c import to_c

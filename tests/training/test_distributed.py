@@ -137,7 +137,7 @@ import atexit, os, sys
 from pathlib import Path
 import torch.distributed as dist
 from htaf.data.tabular import load
-from htaf.data import images
+from htaf.data import image_sets
 from htaf.training import module
 from htaf.training.fit import fit
 from htaf.training.families import make_recipe
@@ -178,9 +178,9 @@ if what == "all":
     train("plain", batch_norm=False, clip=0.5)
     train("bn")
     small = dict(family="dhn", depth=10, width=1, train_images=103, validation_images=61, batch_size=34, epochs=2)
-    train("dhn", images.load("digits"), **small)
+    train("dhn", image_sets.load("digits"), **small)
     terms = dict(small, family="icbm", concepts=8, concept_rate=0.2, neighbours=0.5, epochs=1)
-    train("icbm", images.load("digits"), **terms)  # a step calls a method, not forward
+    train("icbm", image_sets.load("digits"), **terms)  # a step calls a method, not forward
 else:
     train("run")
 """

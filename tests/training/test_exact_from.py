@@ -15,8 +15,8 @@ from PIL import Image
 from torch import nn
 
 from htaf.core.activations import HTAF, Heaviside
+from htaf.data.image_sets import load as load_images
 from htaf.data.images import Images
-from htaf.data.images import load as load_images
 from htaf.data.tabular import Table, load
 from htaf.training.distributed import TrainingError
 from htaf.training.families import make_recipe

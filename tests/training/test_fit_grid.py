@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from htaf.data import tabular
-from htaf.data.images import Images, load
+from htaf.data.image_sets import load
+from htaf.data.images import Images
 from htaf.models.mlp import MLP, Thermometer
 from htaf.training.families import continuing, make_recipe, ready_recipe
 from htaf.training.fit import fit

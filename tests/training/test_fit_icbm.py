@@ -16,7 +16,8 @@ from torch.nn import functional as F
 
 from htaf.core.activations import Heaviside
 from htaf.data.attributes import Attributes
-from htaf.data.images import Images, load
+from htaf.data.image_sets import load
+from htaf.data.images import Images
 from htaf.data.reading import DataError
 from htaf.models.build import build
 from htaf.models.icbm import ICBM

@@ -18,7 +18,8 @@ from torch import nn
 
 from htaf.cli import Verb, known
 from htaf.core.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
-from htaf.data.images import FilePart, Images, MemoryPart, load
+from htaf.data.image_sets import load
+from htaf.data.images import FilePart, Images, MemoryPart
 from htaf.data.reading import DataError
 from htaf.data.tabular import load as load_table
 from htaf.training import families

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from htaf.concepts.extract import extract
-from htaf.data.images import Images, load
+from htaf.data.image_sets import load
+from htaf.data.images import Images
 from htaf.data.images import split as split_images
 from htaf.models.icbm import ICBM
 from htaf.training.families import continuing, ready_recipe

@@ -11,7 +11,7 @@ import torch
 
 import htaf
 from htaf.core.activations import HTAF, Heaviside, StraightThrough
-from htaf.data.images import load
+from htaf.data.image_sets import load
 from htaf.data.tabular import from_frame
 from htaf.tables.rules.bits import TableBits
 from htaf.training.families import make_recipe, ready_recipe
@@ -60,7 +60,7 @@ def rows() -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Run:
     recipe = make_recipe(hidden=(12,), epochs=3, levels=2, thresholds=0)
-    return fit(recipe, from_frame(rows(), "y", name="rows"), tmp_path_factory.mktemp("table") / "run")
+    return fit(recipe, from_frame(rows(), "y"), tmp_path_factory.mktemp("table") / "run")
 
 
 def test_bits_of_a_table_are_thresholds_of_its_units(table: Run, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_bits_of_a_table_are_thresholds_of_its_units(table: Run, tmp_path: Path)
     assert found.shape == (300, 24)
     assert bool((found[:, ::2] >= found[:, 1::2]).all())  # who reaches the upper threshold has reached the lower one
     np.testing.assert_allclose(found @ bits.weight.T + bits.bias, outputs, atol=1e-5)
-    pack_run(table, tmp_path / "table.packed", data=from_frame(rows(), "y", name="rows"))
+    pack_run(table, tmp_path / "table.packed", data=from_frame(rows(), "y"))
     text = open_packed(tmp_path / "table.packed").predict(rows(), bits=True)["bits"]
     assert text.tolist() == ["".join(map(str, row)) for row in found.tolist()]
 

@@ -16,9 +16,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from htaf.data.image_folders import shuffled_by_class
-from htaf.data.image_preprocess import ImagePreprocessor
-from htaf.data.images import Images, load
+from htaf.data.image_sets import load
+from htaf.data.images import ImagePreprocessor, Images, shuffled_by_class
 from htaf.training.families import make_recipe, ready_recipe
 from htaf.training.fit import fit
 from htaf.training.recipe import Running

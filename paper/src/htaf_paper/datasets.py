@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from htaf.data import images
+from htaf.data import image_sets
 from htaf.data.reading import DataError
 from htaf.data.tabular import load
 from htaf_paper.computing import Task
@@ -59,7 +59,7 @@ class Datasets:
             rows.append((name, f"{size:,} x {features}", paper, "" if same else "differs"))
         for name, printed in IMAGES.items() if scale == "full" else ():
             try:
-                pictures = images.load(name, data_dir=place.data_dir)
+                pictures = image_sets.load(name, data_dir=place.data_dir)
             except DataError:
                 missing.append((name, "not run: data", command))
                 continue

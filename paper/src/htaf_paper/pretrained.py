@@ -28,7 +28,8 @@ from htaf.concepts.codes import Codes, codes_of
 from htaf.concepts.counts import labelled
 from htaf.concepts.extract import extract
 from htaf.concepts.heads import correct, sparse_heads
-from htaf.data.images import Images, load
+from htaf.data.image_sets import load
+from htaf.data.images import Images
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
 from htaf.training.recipe import Recipe, Running

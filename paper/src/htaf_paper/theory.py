@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from htaf.core.activations import HTAF
-from htaf.data import images
+from htaf.data import image_sets, images
 from htaf.data.tabular import load, split
 from htaf.models.mlp import MLP
 from htaf.training.runs.metrics import headline, loss_function, metrics
@@ -321,7 +321,7 @@ def table_data(name: str, seed: int, data_dir: str | None = None) -> Data:
 
 def digits(seed: int) -> Data:
     """The bundled digits, float32 [rows, 1, 8, 8] from 0 to 1; the validation part by the seed."""
-    found = images.load("digits")
+    found = image_sets.load("digits")
     parts = images.split(found, validation=0.15, seed=seed)
     assert isinstance(found.train, images.MemoryPart)
     assert isinstance(found.test, images.MemoryPart)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from htaf.data import images
+from htaf.data import image_sets
 from htaf.data.attributes import Attributes
 from htaf.data.parts import Data
 from htaf.training.fit import fit, run_identity
@@ -72,7 +72,7 @@ def name_of(source: Source) -> str:
 def data_of(source: Source, table: bool, data_dir: str | None) -> Data:
     """The table or the images of a source."""
     if not table:
-        return images.load(source.name, size=source.size, data_dir=data_dir)
+        return image_sets.load(source.name, size=source.size, data_dir=data_dir)
     return source.table(data_dir)
 
 

@@ -31,7 +31,7 @@ from htaf.cli.flags import (
 )
 from htaf.concepts.codes import ConceptError, MissingPartError, PartName
 from htaf.concepts.explorer.shown import Shown
-from htaf.data.notes import untold
+from htaf.data.notes import new_sentences
 
 if TYPE_CHECKING:
     from htaf.concepts.codes import Codes
@@ -122,7 +122,7 @@ def extract(
     images: Any = files
     if not files:
         images = own_images(opened, None, "give --data") if data is None else opened.other_data(data)
-        say_notes(untold(images.notes, opened.record["notes"]) if data is None else images.notes)
+        say_notes(new_sentences(images.notes, opened.record["notes"]) if data is None else images.notes)
     with ExitStack() as stack:
         used, device = room.in_this_process, "auto"
         if engine == "ray":
@@ -273,7 +273,7 @@ def find(
         if not given:
             raise UsageError(f"expected image files or folders for {flag}, got none")
     if out is not None:
-        from htaf.data.images import expect_outside
+        from htaf.data.image_sets import expect_outside
 
         check_output_folder(out, [run, *with_, *without], own="found concept")
         for flag, given in (("--with", with_), ("--without", without)):
@@ -365,7 +365,7 @@ def explore(
             made = build_run_page(opened, out, codes=codes, names=names, shown=shown, data_dir=data_dir, progress=True)
     except CodesNeededError as error:
         raise UsageError(f"{error} with --codes") from None
-    say_notes(untold(made["notes"], opened.record["notes"]))
+    say_notes(new_sentences(made["notes"], opened.record["notes"]))
     print_json(made)
     if not json:
         size = f"{made['bytes'] / 1e6:.1f} MB"

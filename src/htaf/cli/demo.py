@@ -49,7 +49,7 @@ def _own(
     """The whole of it on a user's images."""
     begun = time.monotonic()
     from htaf.concepts.discovery import discover, recipe_of
-    from htaf.data.images import expect_outside
+    from htaf.data.image_sets import expect_outside
 
     for name, value, least in (
         ("concepts", flags.concepts, 1),
@@ -141,7 +141,7 @@ def demo(
             "--backbone and all other flags beside --out, --seed and --json are for your own images: give --data too"
         )
     from htaf.cli.demonstration import run_concepts, run_demo
-    from htaf.tables.report import PAGE
+    from htaf.tables.report.writing import PAGE
 
     if (out / "demo.json").exists():
         tell(f"already done: {out} holds this demonstration. Delete it to make it again")

@@ -24,7 +24,7 @@ from htaf.cli.flags import (
     opened_run,
     refuse_flags,
 )
-from htaf.data.notes import Note, untold
+from htaf.data.notes import Note, new_sentences
 
 if TYPE_CHECKING:
     from htaf.data.tabular import Table
@@ -81,7 +81,7 @@ def evaluate(
     else:
         with needs_source("give --data"):
             found = opened.data(data_dir=data_dir)
-    say_notes(untold([*found.notes, *noted], opened.record["notes"] if data is None else ()))
+    say_notes(new_sentences([*found.notes, *noted], opened.record["notes"] if data is None else ()))
     result = opened.evaluate(part or "test", found)
     if out is not None:
         _write_classes(result, out, f"{found.name}, {result['part']}")
@@ -201,8 +201,8 @@ def say_baselines(found: Sequence[Baseline], record: Mapping[str, Any]) -> None:
 
 
 def beside_the_best(found: Sequence[Baseline], record: Mapping[str, Any]) -> dict[str, Any] | None:
-    """How the network of a run stands to the best baseline, see `htaf.tables.report.measured.verdict`."""
-    from htaf.tables.report.measured import verdict
+    """How the network of a run stands to the best baseline, see `htaf.tables.report.contents.verdict`."""
+    from htaf.tables.report.contents import verdict
 
     part, own = _reported(record)
     return verdict(own, part, record["headline"], found)

@@ -230,25 +230,13 @@ def _fidelity(rule: BitRule) -> tuple[str, str]:
 
 
 def _show_importance(found: Importance) -> None:
-    import pandas as pd
-
     name = HEADERS.get(found.metric, found.metric)
-    rows = [
-        (
-            c,
-            f"{of['worse']:.4g}",
-            f"{of['std']:.2g}",
-            "" if pd.isna(of["low"]) else f"{of['low']:.3g} to {of['high']:.3g}",
-        )
-        for c, of in found.columns.iterrows()
-    ]
+    rows = [(c, f"{of['worse']:.4g}", f"{of['std']:.2g}") for c, of in found.columns.iterrows()]
     times = f"each column shuffled {found.repeats} times on {found.rows:,} test rows"
-    columns = ("column", f"{name} worse by", "spread", "95% interval over the rows")
+    columns = ("column", f"{name} worse by", "spread")
     show(f"Importance: {times}, {name} {found.value:.4g}", columns, rows[:COLUMNS_SHOWN])
     if len(rows) > COLUMNS_SHOWN:
         say(f"columns of less importance: {len(rows) - COLUMNS_SHOWN:,}")
-    if found.left_out:
-        say(f"columns that move the outputs less, not shuffled: {found.left_out:,}")
 
 
 def _show_decision(reasons: RowReasons, found: Explanation, row: int) -> None:

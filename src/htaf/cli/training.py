@@ -328,7 +328,7 @@ class ImageFlags:
 
     def given(self, data: str, out: Path, data_dir: str | None, chosen: Chosen, changes: Mapping[str, Any]) -> Given:
         """As `TableFlags.given`."""
-        from htaf.data.images import expect_outside, load
+        from htaf.data.image_sets import expect_outside, load
 
         expect_outside(out, data)
         source = _source(data, self)
@@ -577,7 +577,7 @@ def _train(
         if isinstance(of_data, ConceptFlags):
             from htaf.concepts.discovery import about_names
 
-            about = [*about_names(recipe, data), *about]
+            about = [*about_names(recipe, len(data.classes)), *about]
         say_notes(told([*said[len(chosen.notes) :], *about]))
     if flags.print_recipe:
         _print_recipe(recipe, json)
@@ -677,7 +677,7 @@ def _spread(figure: Mapping[str, Any] | None) -> str | None:
 
 def about_own(recipe: Recipe, data: str) -> list[str]:
     """What suits images of one's own better than a network that learns from them alone."""
-    from htaf.data.images import is_named
+    from htaf.data.image_sets import is_named
 
     if recipe.network.family != "dhn" or is_named(data):
         return []

@@ -21,7 +21,7 @@ from htaf.concepts.known import keep_known
 from htaf.concepts.run_heads import PerClass, keep_readable
 from htaf.concepts.scores import score
 from htaf.concepts.where import Pictures
-from htaf.data.images import Images, expect_outside, is_named, load
+from htaf.data.image_sets import expect_outside, is_named, load
 from htaf.training.distributed import default_threads, thread_count
 from htaf.training.families.icbm import FAMILY, ICBMNetwork
 from htaf.training.fit import check, fit
@@ -89,7 +89,7 @@ def discover(
         recipe: of family icbm, or the name of a ready one: frozen is a head of bits on a pretrained backbone, which is
             downloaded once; small learns from these images alone.
         seed: of first weights, batches and the validation part. data_dir: a folder with the public sets.
-        size: of the images, as `htaf.data.images.load` takes it.
+        size: of the images, as `htaf.data.image_sets.load` takes it.
         name: finds names for the concepts of codes and writes them to a file.
         per_class: most concepts that a class draws on; "auto": 5, 10 or all, the fewest within two points of all on
             validation images; 0: the head as it was trained; None: "auto" over a frozen backbone, else 0.
@@ -112,11 +112,11 @@ def discover(
         steps[name] = round(time.monotonic() - begun, 2)
         return made
 
-    images: Images = step("read", lambda: load(data, size=size, data_dir=data_dir))
+    images = step("read", lambda: load(data, size=size, data_dir=data_dir))
     recipe, why = resolved(recipe, images)
     why = (*brought, *why)
     if progress:
-        say_notes([*images.notes, *why, *about_names(recipe, images)])
+        say_notes([*images.notes, *why, *about_names(recipe, len(images.classes))])
     source = Source(data.lower() if is_named(data) else data, size=size).remembered(data_dir, images=True)
 
     def train() -> Run:
@@ -193,11 +193,10 @@ def kept_per_class(run: Run, per_class: PerClass | None, recipe: Recipe) -> PerC
     return run.record.get("heads", {}).get("asked", default)
 
 
-def about_names(recipe: Recipe, data: Images) -> list[str]:
-    """What is known of the names of concepts before any is trained: with few classes these cannot check them."""
+def about_names(recipe: Recipe, count: int) -> list[str]:
+    """What is known of the names of concepts of so many classes before any is trained: few cannot check them."""
     if not isinstance(recipe.network, ICBMNetwork) or recipe.network.supervised_by is not None:
         return []
-    count = len(data.classes)
     if recipe.activation.method == "relu" or count >= FEWEST_CLASSES:  # no bits to name
         return []
     return [

@@ -93,17 +93,15 @@ class Attributes:
             raise DataError(f"expected attributes of all classes, got none of {listed(missing, 10)}{near}")
         return replace(self, classes=tuple(classes), values=self.values[np.array(rows, dtype=np.intp)])
 
-    def binary(self, threshold: float = 0.5) -> Bool[np.ndarray, "classes attributes"]:
-        """Which classes have which attributes: values >= threshold, bool [K, A]."""
-        if not 0 < threshold <= 1:
-            raise DataError(f"threshold must be > 0 and <= 1, got {threshold}")
-        return self.values >= np.float32(threshold)
+    def binary(self) -> Bool[np.ndarray, "classes attributes"]:
+        """Which classes have which attributes: values >= 0.5, bool [K, A]."""
+        return self.values >= np.float32(0.5)
 
 
 def load(name: str | os.PathLike[str], *, data_dir: str | os.PathLike[str] | None = None) -> Attributes:
     """The attributes of a public set, or of any table with a row for each class.
 
-    "cub": 312 attributes of 200 classes, the share of annotators' votes. It is found as `htaf.data.images.load`
+    "cub": 312 attributes of 200 classes, the share of annotators' votes. It is found as `htaf.data.image_sets.load`
     does; classes that classes.txt does not name get their number, such as "051". "digits": 11
     strokes of the ten digits, 0 and 1, bundled.
 

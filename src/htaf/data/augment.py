@@ -88,7 +88,8 @@ def crop_flip(images: UInt8[Tensor, "b c h w"], generator: Generator) -> UInt8[T
     """
     margin = min(images.shape[2:]) // PAD_SHARE
     offsets = torch.randint(0, 2 * margin + 1, (2, len(images)), generator=generator, device=generator.device)
-    return crop(images, margin, offsets[0], offsets[1], _coins(len(images), generator))
+    size = (images.shape[2], images.shape[3])
+    return crop(pad(images, (margin,) * 4), size, offsets[0], offsets[1], _coins(len(images), generator))
 
 
 def shift_flip(
@@ -109,37 +110,34 @@ def shift_flip(
     offsets = torch.randint(0, 2 * margin + 1, (2, len(images)), generator=generator, device=generator.device)
     mirrored = ((rows.cpu() * 2654435761 >> 16) + epoch) % 2 == 1  # Knuth's multiplicative hash: halves of any order
     padded = pad(images.float(), (margin,) * 4, mode="reflect").to(torch.uint8) if margin else images
-    return crop(padded, 0, offsets[0], offsets[1], mirrored, size=(images.shape[2], images.shape[3]))
+    return crop(padded, (images.shape[2], images.shape[3]), offsets[0], offsets[1], mirrored)
 
 
 def crop(
     images: UInt8[Tensor, "b c h w"],
-    margin: int,
+    size: tuple[int, int],
     top: Int64[Tensor, " b"],
     left: Int64[Tensor, " b"],
     flip: Bool[Tensor, " b"],
-    size: tuple[int, int] | None = None,
 ) -> UInt8[Tensor, "b c2 h2 w2"]:
-    """Given windows of the padded images, mirrored where `flip` says so.
+    """Given windows of the images, mirrored where `flip` says so.
 
     Args:
         images: uint8 [b, C, H, W].
-        margin: zeros added on each side, in pixels.
-        top, left: int64 [b], where each window begins, 0 to 2 * margin.
+        size: height and width of a window.
+        top, left: int64 [b], where each window begins.
         flip: bool [b].
-        size: height and width of a window; None: as the images.
     Returns:
         uint8 [b, C, *size].
     """
     count, channels = images.shape[:2]
-    height, width = images.shape[2:] if size is None else size
-    padded = pad(images, (margin, margin, margin, margin)) if margin else images
+    height, width = size
     columns = torch.arange(width, device=left.device)
     columns = torch.where(flip[:, None], width - 1 - columns, columns) + left[:, None]
     rows = torch.arange(height, device=top.device) + top[:, None]
-    places = rows[:, :, None] * padded.shape[3] + columns[:, None, :]
+    places = rows[:, :, None] * images.shape[3] + columns[:, None, :]
     index = places.view(count, 1, -1).expand(-1, channels, -1).to(images.device)
-    return padded.reshape(count, channels, -1).gather(2, index).view(count, channels, height, width)
+    return images.reshape(count, channels, -1).gather(2, index).view(count, channels, height, width)
 
 
 def _coins(count: int, generator: Generator) -> Bool[Tensor, " b"]:

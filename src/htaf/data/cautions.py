@@ -265,7 +265,7 @@ def _shuffled(train: Int64[np.ndarray, " train"], most: int) -> Int64[np.ndarray
 
 def _as_numbers(column: pd.Series) -> Float64[np.ndarray, " rows"]:
     """Return a column as numbers: categories in any order, missing values below all others."""
-    if is_text(column) and not is_date(column):
+    if is_text(column):
         return pd.factorize(column)[0].astype(np.float64)
     values = native(column) if is_date(column) else column.to_numpy()
     missing = np.isnat(values) if is_date(column) else np.isnan(values)

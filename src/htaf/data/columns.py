@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float64, Int64, Shaped
 
 from htaf._ground.errors import listed, option
 from htaf.data import stored
-from htaf.data.dates import ORDERS, PARTS, YEAR_FIRST, has_zone, native, numbers, zone_name
+from htaf.data.dates import ORDERS, PARTS, YEAR_FIRST, has_zone, native, numbers, read, zone_name
 from htaf.data.notes import Note
 from htaf.data.numerals import form_of, has_decimal_comma, like_number, units_of
 from htaf.data.reading import DataError, finite_numbers, is_date, is_number, is_text, to_text
@@ -157,9 +157,25 @@ def one_spelling(values: Shaped[np.ndarray, " rows"]) -> tuple[dict[str, str], t
     return chosen, tuple(several)
 
 
+def read_values(column: Column, raw: pd.Series) -> Shaped[np.ndarray, " rows"]:
+    """Raw values as training read those of the column.
+
+    Args:
+        column: not a dropped one. raw: any dtype, [rows].
+    Returns:
+        float64 of numbers (NaN where missing), datetime64[us] of dates (NaT), object of str of categories (`MISSING`).
+    Raises:
+        TableError: a text that is no number or no date, an infinite number, or a time zone unlike in training.
+    """
+    raw = truth_as_numbers(column, raw)
+    if column.kind == "number":
+        return finite_numbers(raw, column.name, unit=column.unit)
+    return read(column.name, raw, column.order, column.zoned) if column.kind == "date" else category_values(raw)
+
+
 def truth_as_numbers(column: Column, raw: pd.Series) -> pd.Series:
     """Raw values, with 1 and 0 for texts such as true and no of a column that was numbers 0 and 1 in training."""
-    if (column.kind, column.low, column.high) != ("number", 0, 1) or not is_text(raw) or is_date(raw):
+    if (column.kind, column.low, column.high) != ("number", 0, 1) or not is_text(raw):
         return raw
     texts = [text if text is None else text.casefold() for text in to_text(raw)]
     if not {*texts} - {None} or not {*texts} <= {None}.union(*TRUTH):
@@ -237,27 +253,27 @@ def _learn_date(
     values = native(column)
     known = np.sort(values[~np.isnat(values)])
     one = len(known) > 0 and bool(known[0] == known[-1])
-    told = _blanks_tell(np.isnat(values), wanted, one)
-    if not len(known) or (one and not told):
+    flagged = _blanks_tell(np.isnat(values), wanted, one)
+    if not len(known) or (one and not flagged):
         why = f"one value, {known[0]}," if len(known) else "no value"
         notes.append(Note("dropped in training", name, values=(why,)))
         return Column(name, "dropped")
     first, filled = known[0], known[(len(known) - 1) // 2]
     if missing := len(values) - len(known):
-        notes.append(_about_blanks(name, missing, str(filled.astype("M8[D]")), told, one))
+        notes.append(_about_blanks(name, missing, str(filled.astype("M8[D]")), flagged, one))
     ranges = {part: (float(found.min()), float(found.max())) for part, found in numbers(known, first).items()}
     outputs = tuple(part for part, (low, high) in ranges.items() if low < high)
     return Column(
         name, "date", outputs=outputs, lows=tuple(ranges[part][0] for part in outputs),
         highs=tuple(ranges[part][1] for part in outputs), order=order or YEAR_FIRST, first=str(first),
-        filled=str(filled), missing=told, zoned=has_zone(column),
+        filled=str(filled), missing=flagged, zoned=has_zone(column),
     )  # fmt: skip
 
 
-def _about_blanks(name: str, count: int, filled: str, told: bool, only: bool) -> Note:
-    if only:
-        return Note("flag", name, count, (filled,))
-    return Note("missing told" if told else "missing in training", name, count, (filled,))
+def _about_blanks(name: str, count: int, filled: str, flagged: bool, only: bool) -> Note:
+    more = ", with an input that is 1 where there is none, as the target differs" if flagged else ""
+    how = f"an input that is 1 where there is none, else {filled}" if only else f"set to the median, {filled}{more}"
+    return Note("missing in training", name, count, (how,))
 
 
 def _learn_category(
@@ -277,11 +293,11 @@ def _learn_category(
         notes.append(Note("dropped in training", name, values=(f"one value, {categories[0] or 'missing'!r},",)))
         return Column(name, "dropped")
     if MISSING in counts:
-        notes.append(Note("missing texts in training", name, counts[MISSING]))
+        notes.append(Note("missing in training", name, counts[MISSING], ("a category of their own",)))
     if len(categories) > MOST_ONE_HOT and wanted[0]:
         most = max(1, MOST_CELLS // len(wanted[0]))  # the others have the mean of all rows
         categories = tuple(sorted(sorted(categories, key=lambda category: -counts[category])[:most]))
-        found = encodings(values, wanted[1], categories)
+        found = encodings(values, wanted[1], np.array(categories, dtype=object))
         frequent = _frequent(categories, counts)
         own = np.array([[float(category == one) for one in frequent] for category in categories])
         table = np.hstack([found, own.reshape(len(categories), -1)])
@@ -326,21 +342,21 @@ def _learn_number(
         raise DataError(f"column {name!r}: expected a range within float64, got {low:g} to {high:g}")
     missing = int(np.isnan(values).sum())
     one = bool(plain.size) and high - low <= max(RELATIVE_RANGE * max(abs(low), abs(high)), ABSOLUTE_RANGE)
-    told = _blanks_tell(np.isnan(values), wanted, one)
+    flagged = _blanks_tell(np.isnan(values), wanted, one)
     if one or not plain.size:
-        if not told:
+        if not flagged:
             narrow = f"too narrow a range ({low:.17g} to {high:.17g}; change its unit or subtract an offset)"
             why = "no value" if not plain.size else f"one value, {low:g}," if low == high else narrow
             notes.append(Note("dropped in training", name, values=(why,)))
-        if not codes and not told:
+        if not codes and not flagged:
             return Column(name, "dropped")
-    if missing and (told or not one) and plain.size:
-        notes.append(_about_blanks(name, missing, f"{fill:g}", told, one))
+    if missing and (flagged or not one) and plain.size:
+        notes.append(_about_blanks(name, missing, f"{fill:g}", flagged, one))
     if one or not plain.size:
-        low = high = fill = fill if told else 0.0  # of a flag its value
+        low = high = fill = fill if flagged else 0.0  # of a flag its value
     if codes:
         notes.append(Note("codes", name, values=tuple((code, int((values == code).sum())) for code in codes)))
-    return Column(name, "number", low, high, min(max(fill, low), high), codes, told)
+    return Column(name, "number", low, high, min(max(fill, low), high), codes, flagged)
 
 
 def learn_target(
@@ -482,13 +498,6 @@ def encoding_outputs(
     )
 
 
-def encodings(
-    categories: Shaped[np.ndarray, " rows"], wanted: Float64[np.ndarray, "rows outputs"], names: tuple[str, ...]
-) -> Float64[np.ndarray, "names outputs"]:
-    """The encoding of each of `names` by all rows: its mean, drawn towards the mean of all rows where it has few."""
-    return _by(categories, wanted, np.array(names, dtype=object))
-
-
 def cross_fitted(
     categories: Shaped[np.ndarray, " rows"], wanted: Float64[np.ndarray, "rows outputs"]
 ) -> Float64[np.ndarray, "rows outputs"]:
@@ -499,11 +508,15 @@ def cross_fitted(
     found = np.empty_like(wanted)
     folds = KFold(min(FOLDS, len(wanted)), shuffle=True, random_state=0)
     for known, held in folds.split(wanted):
-        found[held] = _by(categories[known], wanted[known], categories[held])
+        found[held] = encodings(categories[known], wanted[known], categories[held])
     return found
 
 
-def _by(known: np.ndarray, wanted: np.ndarray, asked: np.ndarray) -> np.ndarray:
+def encodings(
+    known: Shaped[np.ndarray, " rows"], wanted: Float64[np.ndarray, "rows outputs"], asked: Shaped[np.ndarray, " asked"]
+) -> Float64[np.ndarray, "asked outputs"]:
+    """The encoding of each category that is asked for by rows of known ones: the mean of what is wanted in it, drawn
+    towards the mean of all rows where it has few."""
     from sklearn.preprocessing import TargetEncoder
 
     columns = []

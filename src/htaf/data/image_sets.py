@@ -1,21 +1,296 @@
-"""The image sets known by name: their files, where they come from, and how they are read."""
+"""Sets of images: by name, or from a folder with one folder of image files for each class."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 import sklearn.datasets
 import torch
+from jaxtyping import Int64
+from torch import Tensor
 
-from htaf._ground.errors import installed
-from htaf.data.image_folders import Listing, held_out, images_from_files
-from htaf.data.image_parts import Images, MemoryPart, as_images
+from htaf._ground.errors import counted, installed, option, suggestion
+from htaf._ground.files import OutputError
+from htaf.data.image_reading import MAX_PIXELS, SUFFIXES, advice, in_folder, look_all
+from htaf.data.images import FilePart, Images, MemoryPart, Part, as_images, shuffled_by_class
 from htaf.data.reading import DataError, data_folders, listed
+
+LARGEST_SIZE = int(MAX_PIXELS**0.5)  # of --size
+SMALLEST, LARGEST, STEP = 32, 224, 32  # sizes that are chosen
+SMALL, MEMORY = 64, 2**32  # images up to this size are held in memory, up to so many bytes
+WHOLE = 50_000  # up to so many files all are decoded once at load, beyond that only their headers are read
+TEST_FOLDERS = ("test", "val", "valid", "validation")
+HELD_OUT = 0.2
+
+Listing = list[tuple[str, int]]  # relative names with forward slashes, class numbers
+
+
+def is_named(name: str | os.PathLike[str]) -> bool:
+    """Whether `load` takes this for a known set, not for a folder; names go in any case."""
+    return os.fspath(name).lower() in SETS
+
+
+def expect_outside(out: Path, name: str, flag: str = "--data") -> None:
+    """Raises OutputError: an output folder in the folder of images that `name` is, which would be read with them."""
+    if is_named(name):
+        return
+    try:
+        images, there = Path(name).resolve(strict=True), out.resolve()
+    except (OSError, ValueError, RuntimeError):  # what reads and writes them says what is wrong
+        return
+    if there.is_relative_to(images):
+        where = f"{option('--out', 'out')} must lie outside the images of {option(f'{flag} {name}', name)}"
+        raise OutputError(f"{where}, got {out}: choose another folder")
+
+
+def of_files(name: str | os.PathLike[str]) -> bool:
+    """Whether `load` reads image files for this name, so that it takes a size."""
+    known = SETS.get(os.fspath(name).lower())
+    return known is None or known.sized
+
+
+def load(
+    name: str | os.PathLike[str],
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    size: int | None = None,
+) -> Images:
+    """A named set, or any folder with one folder of images for each class.
+
+    The public sets ("cifar10", "cifar100", "tiny-imagenet", "cub") are looked for in `data_dir`, then in the folder
+    that the environment variable HTAF_DATA names. "digits" comes with scikit-learn. For folders see
+    `read_folder`. All files are decoded once at load; those that cannot be read are left out
+    and noted (beyond 50,000 files only headers are read).
+
+    Args:
+        name: a set's name, in any case, or a folder.
+        data_dir: a folder with the public sets.
+        size: height and width in pixels of images from files; None: their own where all are alike and small, else by
+            their shorter sides, from 32 to 224.
+    Returns:
+        the set; images in memory where they are of at most 64 pixels, else read from files by each batch.
+    Raises:
+        DataError: nothing by that name, or images that cannot be used.
+    """
+    given = os.fspath(name)
+    if size is not None and not 1 <= size <= LARGEST_SIZE:
+        needed = f", {15 * size * size / 1e9:,.1f} GB for one image in the network" if size > LARGEST_SIZE else ""
+        raise DataError(f"size: expected 1 to {LARGEST_SIZE:,} pixels, got {size}{needed}")
+    known = given.lower()
+    if size is not None and not of_files(known):
+        raise DataError(f"{known}: leave size out, it is for sets of image files; these images are of one size")
+    if known in SETS:
+        folder = folder_of(known, data_dir) if SETS[known].folder else Path()
+        return SETS[known].read(folder, size)
+    if not given or not Path(given).is_dir():  # "" would be the working folder
+        came = f"a file{advice([given])}" if given and Path(given).exists() else "neither"
+        came = "a link that leads nowhere" if given and came == "neither" and Path(given).is_symlink() else came
+        near = suggestion(given, [*SETS])
+        raise DataError(f"{given!r}: expected one of {listed([*SETS])} or a folder of images, got {came}{near}")
+    return read_folder(Path(given), size)
+
+
+# ---- folders ----
+
+
+def read_folder(folder: Path, size: int | None) -> Images:
+    """A folder in ImageFolder layout.
+
+    FOLDER/class/... has 20% of each class held out as the test part, with a fixed seed; FOLDER/train/class/... takes
+    it from FOLDER/test/class/... or FOLDER/val/class/..., and holds out 20% where neither exists.
+
+    Args:
+        folder: the folder.
+        size: height and width in pixels to which images are brought; None keeps small images of one size, and of all
+            others takes the median of their shorter sides, rounded up to a multiple of 32, from 32 to 224.
+    Returns:
+        the set; the classes are the folders' names in alphabetical order.
+    Raises:
+        DataError: fewer than two classes with images, more unreadable files than readable ones, a class that only the
+            test part has.
+    """
+    folder, notes = folder.resolve(), []
+    train_root, test_name = "", None
+    if _folders(folder / "train"):
+        train_root = "train/"
+        found = [name for name in TEST_FOLDERS if _folders(folder / name)]
+        test_name = found[0] if found else None
+        if found[1:]:
+            notes.append(f"{found[0]!r} is the test part; not used: {listed(found[1:])}")
+    classes = _folders(folder / train_root)
+    if len(classes) < 2:
+        inside = f"only {classes[0]!r}" if classes else "none"
+        raise DataError(f"{folder / train_root}: expected a folder for each of two classes or more, got {inside}")
+    numbers = {name: number for number, name in enumerate(classes)}
+    listing = _listing(folder, train_root, numbers, notes)
+    test_listing: Listing = []
+    if test_name is not None:
+        unknown = [name for name in _folders(folder / test_name) if name not in numbers]
+        if unknown:
+            raise DataError(f"{folder / test_name}: expected the classes of 'train', got {listed(unknown, 5)} too")
+        present = {name: numbers[name] for name in _folders(folder / test_name)}
+        test_listing = _listing(folder, f"{test_name}/", present, notes)
+    return images_from_files(folder.name, folder, classes, listing, test_listing, size, notes)
+
+
+def images_from_files(
+    name: str,
+    folder: Path,
+    classes: Sequence[str],
+    train: Listing,
+    test: Listing,
+    size: int | None,
+    notes: list[str],
+) -> Images:
+    """Checks the files, leaves out those that cannot be read, and makes both parts.
+
+    Args:
+        name: of the set.
+        folder: what the names are relative to.
+        classes: class names in the order of the labels.
+        train, test: names and labels; without any in `test` 20% of each class are held out.
+        size: as in `read_folder`.
+        notes: what is handled is appended.
+    Returns:
+        the set.
+    Raises:
+        DataError: as `read_folder`.
+    """
+    listing = train + test
+    whole = len(listing) <= WHOLE
+    looks = look_all([folder / file for file, _ in listing], whole=whole)
+    bad = [f"{file} ({seen.problem})" for (file, _), seen in zip(listing, looks, strict=True) if seen.problem]
+    if len(bad) * 2 > len(listing):
+        raise DataError(f"{folder}: expected images, got {len(bad):,} of {len(listing):,} unreadable: {listed(bad, 3)}")
+    if bad:
+        notes.append(f"{counted(len(bad), 'unreadable file')} left out: {listed(bad, 5)}")
+    usable = [entry for entry, seen in zip(listing, looks, strict=True) if not seen.problem]
+    border = sum(not seen.problem for seen in looks[: len(train)])
+    every = [seen.size for seen in looks if not seen.problem]
+    sizes = set(every)
+    labels = torch.tensor([label for _, label in usable], dtype=torch.int64)
+    present = _present(folder, classes, labels[:border], "training part" if test else "folder", notes)
+    if len(present) < len(classes):
+        kept = torch.isin(labels, present)
+        usable = [entry for entry, keep in zip(usable, kept.tolist(), strict=True) if keep]
+        border, labels = int(kept[:border].sum()), torch.searchsorted(present, labels[kept])
+        classes = [name for number, name in enumerate(classes) if number in present]
+    if test:
+        if border == len(usable):
+            raise DataError(f"{folder}: expected images in the test part, got none")
+        absent = [classes[number] for number in range(len(classes)) if number not in labels[border:]]
+        if absent:
+            notes.append(f"no test images of {listed(absent, 5)}")
+        rows, test_rows = torch.arange(border), torch.arange(border, len(usable))
+    else:
+        rows, test_rows = held_out(name, labels, classes, notes)
+    small = len(sizes) == 1 and max(max(sizes)) <= SMALL
+    shorter = median(min(pair) for pair in every) if every else 0
+    suited = min(max(SMALLEST, ceil(shorter / STEP) * STEP), LARGEST)
+    height, width = next(iter(sizes)) if size is None and small else (size or suited,) * 2
+    if sizes != {(height, width)}:
+        why = "" if size else f", as the median of their shorter sides is {shorter:g}; size (--size) sets another"
+        lowest, highest = (tuple(edge(pair[axis] for pair in sizes) for axis in (1, 0)) for edge in (min, max))
+        notes.append(
+            f"images of {_range(lowest[0], highest[0])} pixels wide and {_range(lowest[1], highest[1])} high: "
+            f"resized and cropped to {width} x {height}{why}"
+        )
+
+    in_memory = max(height, width) <= SMALL and 3 * height * width * len(usable) <= MEMORY
+    if not whole and not in_memory:
+        notes.append(
+            f"{len(listing):,} files: only their headers were checked; a damaged one becomes zeros when it is read, "
+            "with a warning"
+        )
+
+    def part(chosen: Int64[Tensor, " rows"]) -> Part:
+        names = tuple(usable[row][0] for row in chosen.tolist())
+        files = FilePart(folder, names, labels[chosen], (height, width))
+        return files.in_memory() if in_memory else files
+
+    return as_images(name, tuple(classes), part(rows), part(test_rows), notes)
+
+
+def held_out(
+    name: str, labels: Int64[Tensor, " n"], classes: Sequence[str], notes: list[str]
+) -> tuple[Int64[Tensor, " train"], Int64[Tensor, " test"]]:
+    """20% of each class, one image at least, chosen with a fixed seed.
+
+    Args:
+        name: of the set, for messages.
+        labels: int64 [n].
+        classes: class names in the order of the labels.
+        notes: says so.
+    Returns:
+        row numbers of the rest and of the held-out part, ascending.
+    Raises:
+        DataError: a class with one image.
+    """
+    test: list[Tensor] = []
+    for number, rows in enumerate(shuffled_by_class(labels, len(classes), 0)):
+        if len(rows) < 2:
+            raise DataError(
+                f"{name}: expected two images or more of {classes[number]!r}, to hold out a test part, got {len(rows)}"
+            )
+        test.append(rows[: max(1, round(len(rows) * HELD_OUT))])
+    taken = torch.zeros(len(labels), dtype=torch.bool)
+    taken[torch.cat(test)] = True
+    notes.append(f"no test part: {HELD_OUT:.0%} of each class held out, {int(taken.sum()):,} images, seeded")
+    return (~taken).nonzero()[:, 0], taken.nonzero()[:, 0]
+
+
+def _present(folder: Path, classes: Sequence[str], labels: Tensor, where: str, notes: list[str]) -> Tensor:
+    """The numbers of the classes that have images."""
+    counts = torch.bincount(labels, minlength=len(classes))
+    empty = [name for name, count in zip(classes, counts.tolist(), strict=True) if not count]
+    if empty and len(classes) - len(empty) < 2:
+        came = "; ".join([listed(empty, 5), *notes])
+        raise DataError(f"{folder}: expected readable images of two classes or more in the {where}, got none of {came}")
+    if empty:
+        kind = "1 class" if len(empty) == 1 else f"{len(empty):,} classes"
+        notes.append(f"{kind} without a readable image in the {where} left out: {listed(empty, 5)}")
+    return counts.nonzero()[:, 0]
+
+
+def _range(lowest: int, highest: int) -> str:
+    return f"{lowest}" if lowest == highest else f"{lowest} to {highest}"
+
+
+def _folders(folder: Path) -> list[str]:
+    """Names of the folders inside that may be classes, sorted; hidden ones and those of macOS archives are not."""
+    if not folder.is_dir():
+        return []
+    return sorted(
+        entry.name for entry in folder.iterdir() if entry.is_dir() and entry.name[0] != "." and entry.name != "__MACOSX"
+    )
+
+
+def _listing(folder: Path, root: str, numbers: dict[str, int], notes: list[str]) -> Listing:
+    """The image files of each class, at any depth, in alphabetical order."""
+    found: Listing = []
+    others: list[str] = []
+    for name, number in numbers.items():
+        images, beside = in_folder(folder / root / name)
+        found += [(path.relative_to(folder).as_posix(), number) for path in images]
+        others += [path.relative_to(folder).as_posix() for path in beside]
+    if others:
+        notes.append(
+            f"{counted(len(others), 'file')} without an image's suffix not used: {listed(others, 3)}{advice(others)}"
+        )
+    loose = sorted(path.name for path in (folder / root).iterdir() if path.suffix.lower() in SUFFIXES)
+    if loose:
+        notes.append(f"{counted(len(loose), 'image')} beside the folders of classes not used: {listed(loose, 3)}")
+    return found
+
+
+# ---- public sets ----
 
 
 def read_published(name: str, folder: Path) -> Images:
@@ -55,7 +330,7 @@ def read_tiny_imagenet(
 
     Args:
         folder: `tiny-imagenet-200`.
-        size: as in `htaf.data.image_folders.read_folder`.
+        size: as in `read_folder`.
         classes, train, test: how many classes, and images of each in both parts, it must hold.
     Returns:
         the set, in memory at 64 x 64 pixels; a class is named by its first synonym in words.txt, with its WordNet

@@ -27,8 +27,8 @@ from torch import Tensor
 
 from htaf._ground.errors import first_line
 from htaf._ground.files import regular
-from htaf.data.image_parts import MemoryPart
 from htaf.data.image_reading import SUFFIXES, Content, image_files, read_each
+from htaf.data.images import MemoryPart
 from htaf.data.reading import DataError, listed
 
 PARQUET = ".parquet"
@@ -57,24 +57,6 @@ class Image:
     zeros: bool = False
 
 
-@runtime_checkable
-class Stretch(Protocol):
-    """Images in one place."""
-
-    def __len__(self) -> int: ...
-    def cut(self, first: int, last: int) -> Stretch:
-        """Images first to last - 1."""
-        ...
-
-    def names(self) -> Iterable[object]:
-        """What tells these images from others, as JSON values."""
-        ...
-
-    def first(self) -> str:
-        """A file that was there when the list was made, "" for none."""
-        ...
-
-
 @dataclass(frozen=True)
 class Files:
     """Image files."""
@@ -85,12 +67,15 @@ class Files:
         return len(self.images)
 
     def cut(self, first: int, last: int) -> Files:
+        """Images first to last - 1."""
         return Files(self.images[first:last])
 
     def names(self) -> Iterable[object]:
+        """What tells these images from others, as JSON values."""
         return ([one.id, one.size, one.label] for one in self.images)
 
     def first(self) -> str:
+        """A file that was there when the list was made, "" for none."""
         return str(self.images[0].content) if self.images[0].size >= 0 else ""
 
 
@@ -169,7 +154,11 @@ class ParquetRows:
             for batch in table.iter_batches(ROWS_AT_ONCE, groups, columns) if groups else ():
                 wanted = batch.slice(max(0, self.begin - at), max(0, self.end - max(at, self.begin)))
                 at, held = at + len(batch), held + wanted.nbytes
-                _expect_held(self.file, held)
+                if held > HELD:
+                    raise DataError(
+                        f"{self.file}: expected at most {HELD / 1e9:.1f} GB of images in one block, got more: a "
+                        "smaller number of images in a part (--part-images) makes blocks smaller"
+                    )
                 rows += wanted.to_pylist()
         if len(rows) != len(self):
             raise DataError(f"{self.file}: expected {self.end:,} rows, as it had before, got fewer")
@@ -177,6 +166,9 @@ class ParquetRows:
             Image(f"{self.file}/{place}", _bytes(row[self.column]), row[self.label] if self.label else None)
             for place, row in enumerate(rows, self.begin)
         ]
+
+
+Stretch = Files | Rows | ParquetRows  # images in one place
 
 
 @dataclass(frozen=True, eq=False)
@@ -379,15 +371,6 @@ def _opened(file: str) -> Iterator[Any]:
         raise DataError(f"{file} cannot be read: {error.strerror or first_line(error)}") from error
     with stream:
         yield stream
-
-
-def _expect_held(file: str, held: int) -> None:
-    """Raises DataError where the images of one block are more than it may hold."""
-    if held > HELD:
-        raise DataError(
-            f"{file}: expected at most {HELD / 1e9:.1f} GB of images in one block, got more: a smaller number of "
-            "images in a part (--part-images) makes blocks smaller"
-        )
 
 
 @contextmanager

@@ -1,46 +1,226 @@
-"""Images by name or from a folder, their splits, and the batches that networks are trained on."""
+"""Labelled images, in memory or as files, their splits, what makes them network inputs, and batches of them."""
 
 from __future__ import annotations
 
-import os
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from jaxtyping import Float32, Int64
+from jaxtyping import Float32, Int64, UInt8
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from htaf._ground.errors import expect_seed, option, suggestion
-from htaf._ground.files import OutputError
+from htaf._ground.errors import expect_seed
+from htaf._ground.files import file_sha256
 from htaf._ground.names import Augment
+from htaf.data import stored
 from htaf.data.augment import augment, check_preset
-from htaf.data.image_folders import read_folder, shuffled_by_class
-from htaf.data.image_parts import FilePart, Images, MemoryPart, Part
-from htaf.data.image_preprocess import ImagePreprocessor, fit_preprocessor
-from htaf.data.image_reading import MAX_PIXELS, advice
-from htaf.data.image_sets import SETS, folder_of
+from htaf.data.image_reading import read_each, read_files, threads
+from htaf.data.notes import lists
+from htaf.data.order import random_order
 from htaf.data.reading import DataError, listed
 
-__all__ = [
-    "Augment",
-    "FilePart",
-    "ImageDataset",
-    "ImagePreprocessor",
-    "Images",
-    "MemoryPart",
-    "Part",
-    "Split",
-    "expect_outside",
-    "fit_preprocessor",
-    "is_named",
-    "load",
-    "of_files",
-    "split",
-]
+FORMAT, VERSION = "htaf-images", 1
+KEYS = ("mean", "std", "size", "channels", "classes", "notes")
+SAMPLE = 2000  # files decoded for mean and deviation
+CHUNK = 1024  # images summed at a time
 
 
-LARGEST = int(MAX_PIXELS**0.5)  # of --size
+@dataclass(frozen=True, eq=False)
+class MemoryPart:
+    """Images in memory.
+
+    Attributes:
+        pixels: uint8 [n, C, H, W].
+        labels: int64 [n], class numbers.
+        names: of the files that they were read from, relative to the set's folder; None where there are none.
+    """
+
+    pixels: UInt8[Tensor, "n c h w"]
+    labels: Int64[Tensor, " n"]
+    names: tuple[str, ...] | None = None
+
+    @property
+    def channels(self) -> int:
+        """1 or 3."""
+        return self.pixels.shape[1]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(H, W) in pixels."""
+        return self.pixels.shape[2], self.pixels.shape[3]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batch(self, rows: Int64[Tensor, " b"]) -> UInt8[Tensor, "b c h w"]:
+        """The images of these rows, as a copy."""
+        return self.pixels.index_select(0, rows)
+
+    def fingerprint(self) -> str:
+        """SHA-256 of shape, pixels and labels."""
+        digest = hashlib.sha256(json.dumps(["memory", *self.pixels.shape]).encode())
+        digest.update(self.pixels.contiguous().numpy().data)
+        digest.update(self.labels.numpy().astype("<i8").tobytes())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class FilePart:
+    """Images in files, decoded when a batch asks for them; see `htaf.data.image_reading.decode`.
+
+    Attributes:
+        folder: what the names are relative to.
+        names: one file each, with forward slashes.
+        labels: int64 [n], class numbers.
+        size: (H, W) in pixels, to which each image is resized and cropped.
+        channels: 1 or 3.
+    """
+
+    folder: Path
+    names: tuple[str, ...]
+    labels: Int64[Tensor, " n"]
+    size: tuple[int, int]
+    channels: int = 3
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batch(self, rows: Int64[Tensor, " b"]) -> UInt8[Tensor, "b c h w"]:
+        """The images of these rows, decoded in as many threads as there are cores (one in a loader's worker).
+
+        A file that no longer decodes, though it did at load, becomes an all-zero image with a warning, so that it
+        does not end a run hours in.
+
+        Raises:
+            DataError: a file is gone or the system refuses to read it.
+        """
+        return read_files([self.folder / self.names[row] for row in rows.tolist()], self.channels, self.size)
+
+    def in_memory(self) -> MemoryPart:
+        """All images decoded once, n * C * H * W bytes; batches of it equal those of this part.
+
+        Raises:
+            DataError: a file is gone or damaged.
+        """
+        paths = [self.folder / name for name in self.names]
+        return MemoryPart(read_files(paths, self.channels, self.size, strict=True), self.labels, self.names)
+
+    def fingerprint(self) -> str:
+        """SHA-256 of relative names, sizes in bytes and labels, and of the size that images are brought to."""
+        digest = hashlib.sha256(json.dumps(["files", self.channels, *self.size]).encode())
+        for name, label in zip(self.names, self.labels.tolist(), strict=True):
+            entry = [name, (self.folder / name).stat().st_size, label]
+            digest.update(json.dumps(entry).encode())
+        return digest.hexdigest()
+
+
+Part = MemoryPart | FilePart
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """A set of labelled images in two parts; validation images are taken from `train` by `htaf.data.images.split`.
+
+    Attributes:
+        name: the set's name or the folder's.
+        classes: class names in the order of the labels.
+        train: the training part.
+        test: the test part.
+        fingerprint: SHA-256 of classes and both parts, equal on every machine.
+        notes: everything that was handled, one line each.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    train: Part
+    test: Part
+    fingerprint: str
+    notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        images, shape = f"{len(self.train):,} training and {len(self.test):,} test images", self.train.size
+        size = " x ".join(map(str, (self.train.channels, *shape)))
+        return f"Images({self.name!r}: {len(self.classes):,} classes, {images}, {size})"
+
+
+def as_images(name: str, classes: tuple[str, ...], train: Part, test: Part, notes: list[str]) -> Images:
+    """The set of these parts, with its fingerprint, and notes on equal images where they mislead."""
+    content = json.dumps([*classes, train.fingerprint(), test.fingerprint()])
+    found = hashlib.sha256(content.encode()).hexdigest()
+    return Images(name, classes, train, test, found, (*notes, *_about_equal_images(classes, train, test)))
+
+
+def _key(part: Part, row: int, *, whole: bool) -> int | bytes | str:
+    """What equal images share: the size of their files, or the content of these or the pixels as a whole."""
+    if isinstance(part, MemoryPart):
+        return hashlib.sha256(part.pixels[row].contiguous().numpy().data).digest()
+    file = part.folder / part.names[row]
+    return file_sha256(file) if whole else file.stat().st_size
+
+
+def _equal(train: Part, test: Part) -> list[list[int]]:
+    """Groups of equal images: rows of the training part, then those of the test part. Of files those of one size alone
+    are read."""
+    if type(train) is not type(test):  # pixels and files cannot be compared
+        return []
+    border = len(train)
+    groups = [[*range(border + len(test))]]
+    for whole in (False, True):
+        asked = [row for group in groups for row in group]
+        of = [(train, row) if row < border else (test, row - border) for row in asked]
+        with ThreadPoolExecutor(threads()) as pool:
+            ask = map if isinstance(train, MemoryPart) else pool.map  # threads wait for files
+            keys = iter([*ask(lambda one: _key(*one, whole=whole), of)])  # noqa: B023
+        apart: dict[tuple[int, int | bytes | str], list[int]] = {}
+        for number, group in enumerate(groups):
+            for row in group:
+                apart.setdefault((number, next(keys)), []).append(row)
+        groups = [group for group in apart.values() if len(group) > 1]
+    return groups
+
+
+def _about_equal_images(classes: Sequence[str], train: Part, test: Part) -> list[str]:
+    """Notes on test images that the training part has too, on images that repeat others within it, and on equal images
+    of several classes."""
+    groups, border = _equal(train, test), len(train)
+    labels = [*train.labels.tolist(), *test.labels.tolist()]
+
+    def named(row: int) -> str:
+        part, place = (train, row) if row < border else (test, row - border)
+        return f"{'train' if row < border else 'test'}/{place}" if part.names is None else part.names[place]
+
+    def shown(pairs: Sequence[tuple[int, int]]) -> str:
+        return listed([f"{named(row)} = {named(first)}" for row, first in pairs], 3)
+
+    both = [(row, group[0]) for group in groups for row in group if row >= border > group[0]]
+    within = [(row, group[0]) for group in groups for row in group[1:] if row < border]
+    mixed = [group for group in groups if len({labels[row] for row in group}) > 1]
+    notes: list[str] = []
+    if both:
+        notes.append(
+            f"{len(both):,} of {len(test):,} test images are in the training part too, so the figures of the test part "
+            f"are too good: {shown(both)}"
+        )
+    if within:
+        notes.append(
+            f"{len(within):,} of {border:,} training images are equal to one before, and validation images are drawn "
+            f"from them all: {shown(within)}"
+        )
+    if mixed:
+        twins = [(group[0], next(row for row in group if labels[row] != labels[group[0]])) for group in mixed]
+        each = [" = ".join(f"{named(row)} ({classes[labels[row]]})" for row in pair) for pair in twins]
+        notes.append(f"{sum(map(len, mixed)):,} images are equal to one of another class: {listed(each, 3)}")
+    return notes
+
+
+# ---- splits ----
 
 
 @dataclass(frozen=True)
@@ -49,71 +229,6 @@ class Split:
 
     train: Int64[Tensor, " train"]
     validation: Int64[Tensor, " validation"]
-
-
-def is_named(name: str | os.PathLike[str]) -> bool:
-    """Whether `load` takes this for a known set, not for a folder; names go in any case."""
-    return os.fspath(name).lower() in SETS
-
-
-def expect_outside(out: Path, name: str, flag: str = "--data") -> None:
-    """Raises OutputError: an output folder in the folder of images that `name` is, which would be read with them."""
-    if is_named(name):
-        return
-    try:
-        images, there = Path(name).resolve(strict=True), out.resolve()
-    except (OSError, ValueError, RuntimeError):  # what reads and writes them says what is wrong
-        return
-    if there.is_relative_to(images):
-        where = f"{option('--out', 'out')} must lie outside the images of {option(f'{flag} {name}', name)}"
-        raise OutputError(f"{where}, got {out}: choose another folder")
-
-
-def of_files(name: str | os.PathLike[str]) -> bool:
-    """Whether `load` reads image files for this name, so that it takes a size."""
-    known = SETS.get(os.fspath(name).lower())
-    return known is None or known.sized
-
-
-def load(
-    name: str | os.PathLike[str],
-    *,
-    data_dir: str | os.PathLike[str] | None = None,
-    size: int | None = None,
-) -> Images:
-    """A named set, or any folder with one folder of images for each class.
-
-    The public sets ("cifar10", "cifar100", "tiny-imagenet", "cub") are looked for in `data_dir`, then in the folder
-    that the environment variable HTAF_DATA names. "digits" comes with scikit-learn. For folders see
-    `htaf.data.image_folders.read_folder`. All files are decoded once at load; those that cannot be read are left out
-    and noted (beyond 50,000 files only headers are read).
-
-    Args:
-        name: a set's name, in any case, or a folder.
-        data_dir: a folder with the public sets.
-        size: height and width in pixels of images from files; None: their own where all are alike and small, else by
-            their shorter sides, from 32 to 224.
-    Returns:
-        the set; images in memory where they are of at most 64 pixels, else read from files by each batch.
-    Raises:
-        DataError: nothing by that name, or images that cannot be used.
-    """
-    given = os.fspath(name)
-    if size is not None and not 1 <= size <= LARGEST:
-        needed = f", {15 * size * size / 1e9:,.1f} GB for one image in the network" if size > LARGEST else ""
-        raise DataError(f"size: expected 1 to {LARGEST:,} pixels, got {size}{needed}")
-    known = given.lower()
-    if size is not None and not of_files(known):
-        raise DataError(f"{known}: leave size out, it is for sets of image files; these images are of one size")
-    if known in SETS:
-        folder = folder_of(known, data_dir) if SETS[known].folder else Path()
-        return SETS[known].read(folder, size)
-    if not given or not Path(given).is_dir():  # "" would be the working folder
-        came = f"a file{advice([given])}" if given and Path(given).exists() else "neither"
-        came = "a link that leads nowhere" if given and came == "neither" and Path(given).is_symlink() else came
-        near = suggestion(given, [*SETS])
-        raise DataError(f"{given!r}: expected one of {listed([*SETS])} or a folder of images, got {came}{near}")
-    return read_folder(Path(given), size)
 
 
 def split(images: Images, *, train: int | float = 0, validation: int | float = 0.1, seed: int = 0) -> Split:
@@ -161,6 +276,146 @@ def _share(what: str, amount: int | float, number: int, classes: int, rows: int)
     if 0 < amount < classes:
         raise DataError(f"{what}_images: expected at least {classes}, one for each class, got {amount}")
     return int(amount) // classes + (number < int(amount) % classes)
+
+
+def shuffled_by_class(labels: Int64[Tensor, " n"], classes: int, seed: int) -> list[Int64[Tensor, " _"]]:
+    """The rows of each class in an order that depends on the seed alone, the same on every machine.
+
+    Args:
+        labels: int64 [n], 0 to classes - 1.
+        classes: how many.
+        seed: >= 0.
+    Returns:
+        int64 [rows of the class] for each class.
+    """
+    order = torch.from_numpy(random_order(len(labels), seed))
+    ordered = labels[order]
+    return [order[ordered == number] for number in range(classes)]
+
+
+# ---- network inputs ----
+
+
+@dataclass(frozen=True)
+class ImagePreprocessor:
+    """`(pixel / 255 - mean) / std`, channel by channel.
+
+    Attributes:
+        mean: of each channel, in [0, 1].
+        std: of each channel, > 0, in the same unit.
+        size: (H, W) in pixels.
+        channels: 1 (grey) or 3 (RGB).
+        classes: class names in the order of the labels.
+        notes: what was handled when it was fitted.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    size: tuple[int, int]
+    channels: int
+    classes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.channels not in (1, 3):
+            raise DataError(f"channels: expected 1 or 3, got {self.channels}")
+        if not len(self.mean) == len(self.std) == self.channels:
+            raise DataError(
+                f"mean and std: expected {self.channels} values each, got {len(self.mean)} and {len(self.std)}"
+            )
+        if not all(math.isfinite(value) for value in self.mean) or not all(0 < value < math.inf for value in self.std):
+            raise DataError(f"expected finite means and std > 0, got mean {self.mean}, std {self.std}")
+        if len(self.size) != 2 or min(self.size) < 1:
+            raise DataError(f"size: expected (H, W) of 1 or more, got {self.size}")
+
+    def normalise(self, pixels: UInt8[Tensor, "b c h w"]) -> Float32[Tensor, "b c h w"]:
+        """Raw images to network inputs, on the device and in the memory format of `pixels`.
+
+        Args:
+            pixels: uint8 [b, C, H, W].
+        Returns:
+            float32 [b, C, H, W].
+        Raises:
+            ValueError: another number of channels.
+        """
+        if pixels.shape[1] != self.channels:
+            raise ValueError(f"expected {self.channels} channels, got {pixels.shape[1]}")
+        scale = [1 / (255 * std) for std in self.std]
+        shift = [-mean / std for mean, std in zip(self.mean, self.std, strict=True)]
+        constants = torch.tensor([scale, shift], dtype=torch.float32, device=pixels.device).view(2, 1, -1, 1, 1)
+        return pixels.to(torch.float32).mul_(constants[0]).add_(constants[1])
+
+    def read(self, paths: Sequence[str | Path]) -> UInt8[Tensor, "b c h w"]:
+        """Image files of any kind and size, brought to colour and size as in training.
+
+        Args:
+            paths: b files.
+        Returns:
+            uint8 [b, C, H, W], for `normalise`.
+        Raises:
+            DataError: a file is missing or cannot be read as an image.
+        """
+        return read_files([Path(path) for path in paths], self.channels, self.size, strict=True)
+
+    def read_each(self, paths: Sequence[str | Path | bytes]) -> tuple[UInt8[Tensor, "b c h w"], list[DataError | None]]:
+        """As `read`, with zeros for files that cannot be read, and for each file the error or None.
+
+        Bytes are the content of a file, of a kind in `image_reading.FORMATS`; their error begins with "image: ".
+        """
+        files = [path if isinstance(path, bytes) else Path(path) for path in paths]
+        return read_each(files, self.channels, self.size)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; `from_json` restores the same bits."""
+        return {"format": FORMAT, "version": VERSION} | {key: lists(getattr(self, key)) for key in KEYS}
+
+    @classmethod
+    def from_json(cls, data: Any) -> ImagePreprocessor:
+        """Restores what `to_json` gave.
+
+        Args:
+            data: the dict, as it came from `json.load`.
+        Raises:
+            DataError: another format or version, a missing, unknown or impossible entry.
+        """
+        top = stored.of_format(data, "preprocessing", FORMAT, VERSION, KEYS)
+        return stored.read(cls, {key: top[key] for key in KEYS}, "preprocessing")
+
+
+def fit_preprocessor(images: Images, rows: Int64[Tensor, " rows"]) -> ImagePreprocessor:
+    """Mean and standard deviation of each channel over the training rows.
+
+    Exact for images in memory: sums of whole numbers. For files over 2,000 of the rows, drawn with a fixed seed.
+    A channel without variation gets the deviation 1. Both cases are noted.
+
+    Args:
+        images: the set.
+        rows: int64 [rows], row numbers of `images.train`.
+    Returns:
+        the fitted preprocessor.
+    Raises:
+        DataError: no rows.
+    """
+    if not len(rows):
+        raise DataError(f"{images.name}: expected at least one training row, got none")
+    part, notes = images.train, []
+    if isinstance(part, FilePart) and len(rows) > SAMPLE:
+        notes.append(f"mean and standard deviation from {SAMPLE:,} of {len(rows):,} training images, seeded")
+        rows = rows[torch.from_numpy(random_order(len(rows), 0)[:SAMPLE])]
+    sums = torch.zeros(2, part.channels, dtype=torch.int64)
+    for chunk in rows.split(CHUNK):
+        pixels = part.batch(chunk)
+        sums[0] += pixels.sum(dim=(0, 2, 3), dtype=torch.int64)
+        sums[1] += pixels.to(torch.int32).square_().sum(dim=(0, 2, 3), dtype=torch.int64)
+    count = len(rows) * part.size[0] * part.size[1]
+    mean, std = [], []
+    for channel, (total, squares) in enumerate(zip(*sums.tolist(), strict=True)):
+        spread = count * squares - total * total  # whole numbers of any size: nothing cancels
+        mean.append(total / count / 255)
+        std.append(math.sqrt(spread) / count / 255 if spread else 1.0)
+        if not spread:
+            notes.append(f"channel {channel + 1} has one value, {total // count}, in every pixel; its deviation is 1")
+    return ImagePreprocessor(tuple(mean), tuple(std), part.size, part.channels, images.classes, tuple(notes))
 
 
 @dataclass(frozen=True, eq=False)

@@ -105,24 +105,12 @@ BUNDLED: dict[str, Callable[[], pd.DataFrame]] = {"digits": _digits}
 
 
 def lookup(name: str | os.PathLike[str]) -> Named | None:
-    """The known set of that name, in any case, or None.
-
-    Args:
-        name: what may be a set's name or a path.
-    Returns:
-        one of `NAMED`, or None.
-    """
+    """The known set of that name, in any case; None for what may be a path."""
     return NAMED.get(os.fspath(name).lower())
 
 
 def is_named(name: str | os.PathLike[str]) -> bool:
-    """Whether `load` takes this for a known set, not for a file; names go in any case.
-
-    Args:
-        name: what may be a set's name or a path.
-    Returns:
-        True for a known set.
-    """
+    """Whether `load` takes this for a known set, not for a file; names go in any case."""
     return lookup(name) is not None
 
 
@@ -148,8 +136,7 @@ def read_named(known: Named, data_dir: str | os.PathLike[str] | None = None) -> 
             f"from {source}; {known.supply}"
         )
     extra = [str(name) for name in frame.columns if _plain(str(name)) not in map(_plain, known.columns)]
-    if extra:
-        notes.append(Note("not of the set", values=tuple(extra)))
+    notes += [Note("dropped", name, values=("not part of the set",)) for name in extra]
     frame = frame[[spelled[_plain(name)] for name in known.columns]].set_axis(list(known.columns), axis=1)
     return frame, notes
 

@@ -78,7 +78,7 @@ def to_record(notes: Iterable[Note | str]) -> list[Any]:
     return [note if isinstance(note, str) else note.to_json() for note in notes]
 
 
-def untold(notes: Iterable[Note | str], before: Iterable[Any]) -> list[str]:
+def new_sentences(notes: Iterable[Note | str], before: Iterable[Any]) -> list[str]:
     """Notes in sentences, without those that a record has, which its training has told."""
     known = {*told(from_record(before))}
     return [line for line in told(notes) if line not in known]
@@ -319,7 +319,7 @@ UNEXPECTED = frozenset(
      "far value", "classes alike", "never predicted", "few for a threshold"}
 )  # fmt: skip
 # how other rows are unlike those of training: `predict` of an estimator warns of it
-UNLIKE = frozenset({"ignored", "no unit", "no zone", "none seen", "unseen", "outside"})
+UNLIKE = frozenset({"ignored", "without", "none seen", "unseen", "outside"})
 SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # a file
     "encoding": _encoding,
@@ -336,16 +336,13 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "leading zeros": "column {column!r} is text: {values[0]!r} begins with 0, as codes do; write numbers without zeros "
     "at the front to have them as such",
     "unit": "column {column!r}: numbers in {values[0]!r}, {values[1]!r} read as {values[2]:g}; # is the number",
-    "no unit": "column {column!r}: {count:row} without the unit {values[0]!r} of training, read as if it were there",
-    "no zone": "column {column!r}: {count:row} without the time zone that training had, read as UTC",
+    "without": "column {column!r}: {count:row} without {values[0]} of training, read as {values[1]}",
     "rounded": "column {column!r}: whole numbers beyond 2^53 are rounded (first {values[0]}, {row}); of names, put a "
     "letter before each",
     "mixed": _mixed,
     # a set known by name
     "source": "{values[0]}",
-    "not of the set": "dropped, not part of the set: {names}",
     # a table
-    "asked": "no inputs, as asked: {names}",
     "no target": "{count:row} without a target {column!r} dropped",
     "no weight": "{count:row} of weight 0 in {column!r} dropped",
     "weights": "{count:row} weighted by {column!r}, {values[0]:g} to {values[1]:g}",
@@ -362,7 +359,6 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "repeated": "{count:row} repeating an earlier row; a grouped split keeps them on one side",
     # its target
     "task": "task {values[0]} inferred: target {column!r} holds {values[1]}",
-    "one class": "target {column!r}: one class each: {spellings}",
     "classes alike": "target {column!r}: each a class of its own: {spellings}. Where they are one, give them one "
     "spelling, as y.str.strip().str.lower() does, or use htaf.fit on a frame with the target in it, which makes them "
     "one",
@@ -372,7 +368,6 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "no training rows": "target {column!r}: no training rows of {names}",
     # what its training part says
     "dropped in training": "column {column!r} dropped: {values[0]} in the training part",
-    "flag": "column {column!r}: {values[0]} or nothing ({count:training row}); one input, 1 where there is nothing",
     "one category": "column {column!r}: one category each: {spellings}",
     "encoded": _encoded,
     "rare": "column {column!r}: {values[0]} categories with fewer than {values[1]} training rows are one input, "
@@ -404,12 +399,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
 }
 OF_COLUMNS: dict[str, tuple[str, str | Callable[[Note], str]]] = {
     "missing": ("missing values", "{count:,} in {column!r}"),
-    "missing in training": ("missing training values set to the median", "{count:,} in {column!r} ({values[0]})"),
-    "missing told": (
-        "missing training values set to the median, with an input that is 1 where there is none, as the target differs",
-        "{count:,} in {column!r} ({values[0]})",
-    ),
-    "missing texts in training": ("missing training values, a category of their own", "{count:,} in {column!r}"),
+    "missing in training": ("missing training values", "{count:,} in {column!r} ({values[0]})"),
     "median": ("missing values set to the training median", "{count:,} in {column!r} ({values[0]})"),
     "outside": ("values outside the range of training", _outside),
 }

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from htaf.data.images import ImageDataset, ImagePreprocessor, Images, split
-from htaf.data.images import Split as ImageSplit
+from htaf.data.images import ImageDataset, ImagePreprocessor, Images
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.data.tabular import Table
@@ -120,15 +119,3 @@ def image_part(images: Images, preprocessor: ImagePreprocessor, part: str = "tes
         unknown = sorted(set(images.classes) - set(preprocessor.classes))
         raise DataError(f"expected the {len(preprocessor.classes)} classes of the run, got {unknown[:5] or 'fewer'}")
     return Part(ImageDataset(chosen, preprocessor), torch.arange(len(chosen)), IMAGE_CHUNK)
-
-
-def image_rows(images: Images, train: int, validation: float) -> ImageSplit:
-    """The training and validation images of a recipe: the same for every seed.
-
-    Args:
-        train: how many; 0: all that validation leaves. validation: how many, below 1 a share.
-
-    Raises:
-        DataError: a class has too few images.
-    """
-    return split(images, train=train, validation=validation if validation < 1 else int(validation))

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float32, Float64, Int64, Shaped
+from jaxtyping import Float32, Float64, Int64, Shaped
 
 from htaf._ground.errors import listed, suggestion
 from htaf.data import dates, stored
@@ -18,7 +18,6 @@ from htaf.data.columns import (
     RARE,
     Column,
     Target,
-    category_values,
     cross_fitted,
     encoding_outputs,
     learn_column,
@@ -26,6 +25,7 @@ from htaf.data.columns import (
     places,
     read_column,
     read_target,
+    read_values,
     truth_as_numbers,
 )
 from htaf.data.notes import MOST_NAMED, OF_COLUMNS, Note, lists, to_record
@@ -34,7 +34,6 @@ from htaf.data.reading import (
     DataError,
     Frame,
     TableError,
-    finite_numbers,
     named,
     refuse_shifted,
     to_number,
@@ -157,8 +156,8 @@ class Preprocessor:
             raise DataError(f"expected as many rows as targets, got {count} and {len(target)}")
         if len({str(name) for name in features.columns}) != features.shape[1]:
             raise DataError(f"expected distinct column names, got {listed([*map(str, features.columns)])}")
-        target, told, late = np.asarray(target), list[Note](), list[Note]()
-        learned = learn_target(target, task, target_name, tuple(classes), late, weights)
+        target, notes = np.asarray(target), list[Note]()
+        learned = learn_target(target, task, target_name, tuple(classes), notes, weights)
         learned = replace(learned, unit=(units or {}).get(target_name, ""))
         wanted = encoding_outputs(target, learned)
         columns = [
@@ -166,7 +165,7 @@ class Preprocessor:
                 _taken(column, rows),
                 name,
                 special_codes,
-                told,
+                notes,
                 wanted,
                 (orders or {}).get(name, ""),
                 (units or {}).get(name, ""),
@@ -174,7 +173,7 @@ class Preprocessor:
             for name, column in ((str(name), column) for name, column in features.items())
         ]
         codes = tuple(float(code) for code in special_codes)
-        return cls(columns, learned, codes, _in_order([*told, *late]), ids, separators)
+        return cls(columns, learned, codes, _in_order(notes), ids, separators)
 
     def transform(
         self,
@@ -260,21 +259,23 @@ class Preprocessor:
         cross = None if trained is None else encoding_outputs(trained, self.target)[1]
         with np.errstate(over="ignore"):  # an overflow is reported below, by column and row
             for column in wanted:
-                raw = truth_as_numbers(column, _taken(features[column.name], rows))
-                at = self._inputs[column.name, column.kind].start
+                raw = _taken(features[column.name], rows)
+                values, at = read_values(column, raw), self._inputs[column.name, column.kind].start
+                _note_unlike_written(column, raw, notes)
                 for place in self._inputs[column.name, "missing"]:
-                    inputs[:, place] = _absent(column, raw)
-                if column.kind == "number":
-                    places = [*self._inputs[column.name, "number"], *self._inputs[column.name, "code"]]
-                    for place, values in zip(places, self._number(column, raw, notes), strict=True):
-                        inputs[:, place] = values
-                elif column.kind == "category":
-                    found = _one_hot(column, raw, notes)
+                    inputs[:, place] = pd.isna(values)
+                if column.kind == "category":
+                    found = _one_hot(column, values, notes)
                     inputs[np.flatnonzero(found >= 0), at + found[found >= 0]] = 1
+                elif column.kind == "number":
+                    places = [*self._inputs[column.name, "number"], *self._inputs[column.name, "code"]]
+                    for place, made in zip(places, self._number(column, values, notes), strict=True):
+                        inputs[:, place] = made
                 else:
-                    made = _date(column, raw, notes) if column.kind == "date" else _encoded(column, raw, notes, cross)
-                    for place, values in enumerate(made, start=at):
-                        inputs[:, place] = values
+                    dated = column.kind == "date"
+                    parts = _date(column, values, notes) if dated else _encoded(column, values, notes, cross)
+                    for place, made in enumerate(parts, start=at):
+                        inputs[:, place] = made
         if not np.isfinite(inputs.sum(0, dtype=np.float64)).all():
             row, place = np.argwhere(~np.isfinite(inputs))[0]
             row = row if rows is None else rows[row]
@@ -292,12 +293,10 @@ class Preprocessor:
         """Which inputs of a network a raw column makes, by place in `feature_names`; none of a dropped one."""
         return np.array([place for block in BLOCKS for place in self._inputs[name, block]], dtype=np.int64)
 
-    def _number(self, column: Column, raw: pd.Series, notes: list[Note]) -> list[Float64[np.ndarray, " rows"]]:
+    def _number(
+        self, column: Column, values: Float64[np.ndarray, " rows"], notes: list[Note]
+    ) -> list[Float64[np.ndarray, " rows"]]:
         """The scaled column, if it varied in training, then a column for each code."""
-        values = finite_numbers(raw, column.name, unit=column.unit)
-        without = column.unit and not may_lack(column.unit)
-        if without and (plain := int(np.count_nonzero(~np.isnan(to_number(raw)[0])))):
-            notes.append(Note("no unit", column.name, plain, (column.unit,)))
         codes = [(values == c).astype(np.float64) for c in column.codes]
         if not column.high > column.low:
             if column.missing:  # a flag: 0 would be read as its value
@@ -402,9 +401,10 @@ def _in_order(notes: list[Note]) -> list[Note]:
     return sorted(notes, key=lambda note: note.kind in OF_COLUMNS)
 
 
-def _one_hot(column: Column, raw: pd.Series, notes: list[Note]) -> Int64[np.ndarray, " rows"]:
+def _one_hot(column: Column, values: Shaped[np.ndarray, " rows"], notes: list[Note]) -> Int64[np.ndarray, " rows"]:
     """Which of the inputs of a column is 1 in each row; -1: none."""
-    found, unseen = _places(column, raw)
+    found = places(column, values)
+    unseen = values[found < 0].tolist()
     if unseen:
         which, instead = "not seen in training", "all inputs 0"
         if column.other:
@@ -416,10 +416,14 @@ def _one_hot(column: Column, raw: pd.Series, notes: list[Note]) -> Int64[np.ndar
 
 
 def _encoded(
-    column: Column, raw: pd.Series, notes: list[Note], cross: Float64[np.ndarray, "rows outputs"] | None
+    column: Column,
+    values: Shaped[np.ndarray, " rows"],
+    notes: list[Note],
+    cross: Float64[np.ndarray, "rows outputs"] | None,
 ) -> Iterator[Float64[np.ndarray, " rows"]]:
     """The scaled encoding of each row, an output at a time; cross: of training rows what they are encoded by."""
-    found, unseen = _places(column, raw)
+    found = places(column, values)
+    unseen = values[found < 0].tolist()
     if unseen:
         bounded = 2 * len(column.categories) * len(column.outputs) > MOST_CELLS  # rare ones may have no mean
         which = "rare in training or not seen" if bounded else "not seen in training"
@@ -433,12 +437,11 @@ def _encoded(
         yield _scaled(own[:, output] if output < own.shape[1] else table[found, output], column, output)
 
 
-def _date(column: Column, raw: pd.Series, notes: list[Note]) -> Iterator[Float64[np.ndarray, " rows"]]:
+def _date(
+    column: Column, values: Shaped[np.ndarray, " rows"], notes: list[Note]
+) -> Iterator[Float64[np.ndarray, " rows"]]:
     """The scaled parts of the dates of each row, a part at a time."""
-    values, filled = dates.read(column.name, raw, column.order, column.zoned), np.datetime64(column.filled, "us")
-    if column.zoned and (naive := int(dates.parsed(raw, column.order)[2].sum())):
-        notes.append(Note("no zone", column.name, naive))
-    first = np.datetime64(column.first, "us")
+    first, filled = np.datetime64(column.first, "us"), np.datetime64(column.filled, "us")
     if dates.DAYS in column.outputs:
         place = column.outputs.index(dates.DAYS)
         low, high = (first + np.timedelta64(round(of[place] * dates.DAY), "us") for of in (column.lows, column.highs))
@@ -450,13 +453,16 @@ def _date(column: Column, raw: pd.Series, notes: list[Note]) -> Iterator[Float64
     return (_scaled(parts[part], column, output) for output, part in enumerate(column.outputs))
 
 
-def _absent(column: Column, raw: pd.Series) -> Bool[np.ndarray, " rows"]:
-    """Which rows of a column of numbers or dates have no value."""
-    return (
-        np.isnat(dates.read(column.name, raw, column.order, column.zoned))
-        if column.kind == "date"
-        else np.isnan(finite_numbers(raw, column.name, unit=column.unit))
-    )
+def _note_unlike_written(column: Column, raw: pd.Series, notes: list[Note]) -> None:
+    """Notes numbers without the unit, and times without the time zone, that training had."""
+    if column.unit and not may_lack(column.unit):
+        plain, what = np.count_nonzero(~np.isnan(to_number(raw)[0])), (f"the unit {column.unit!r}", "if it were there")
+    elif column.zoned:
+        plain, what = dates.parsed(raw, column.order)[2].sum(), ("the time zone", "UTC")
+    else:
+        return
+    if plain:
+        notes.append(Note("without", column.name, int(plain), what))
 
 
 def _note_outside(name: str, values: Shaped[np.ndarray, " present"], low: Any, high: Any, notes: list[Note]) -> None:
@@ -499,13 +505,6 @@ def _taken(column: pd.Series, rows: Int64[np.ndarray, " part"] | None) -> pd.Ser
 def _scaled(values: Float64[np.ndarray, " rows"], column: Column, output: int) -> Float64[np.ndarray, " rows"]:
     low, high = column.lows[output], column.highs[output]
     return (values - low) / (high - low if high > low else 1)
-
-
-def _places(column: Column, raw: pd.Series) -> tuple[Int64[np.ndarray, " rows"], list[str]]:
-    """The place of each row's category, -1 where it was not seen in training, and the values of those rows."""
-    values = category_values(raw)
-    found = places(column, values)
-    return found, values[found < 0].tolist()
 
 
 def _about_unseen(which: str, instead: str, column: Column, unseen: list[str]) -> Note:

@@ -191,14 +191,8 @@ def lost_digits(column: pd.Series, values: Float64[np.ndarray, " rows"]) -> tupl
 
 
 def is_text(column: pd.Series) -> bool:
-    """Whether a column is a category by its dtype: text and truth values are, numbers and durations are not.
-
-    Args:
-        column: any dtype, [rows].
-    Returns:
-        True for text and truth values.
-    """
-    return pd.api.types.is_bool_dtype(column) or not (pd.api.types.is_numeric_dtype(column) or is_duration(column))
+    """Whether a column is a category by its dtype: text and truth values are; numbers, durations and dates are not."""
+    return pd.api.types.is_bool_dtype(column) or not (_has_numbers(column) or is_date(column))
 
 
 def is_duration(column: pd.Series) -> bool:
@@ -207,13 +201,8 @@ def is_duration(column: pd.Series) -> bool:
 
 
 def is_date(column: pd.Series) -> bool:
-    """Whether a column holds dates by its dtype; texts may be dates too, see `htaf.data.dates.find`.
-
-    Args:
-        column: any dtype, [rows].
-    Returns:
-        True for dates and times with or without a zone, and for periods.
-    """
+    """Whether a column holds dates by its dtype: dates, times with or without a zone, and periods. Texts may be
+    dates too, see `htaf.data.dates.find`."""
     return pd.api.types.is_datetime64_any_dtype(column) or isinstance(column.dtype, pd.PeriodDtype)
 
 

@@ -204,16 +204,16 @@ class _Text:
             else:
                 header = _numbered(header, notes)
             header = [name.strip() for name in header]
-        kept, told = check_names(label, header)
-        made = cls(path, label, encoding, separator, [*header], skipped, kept, [*notes, *told])
+        kept, more = check_names(label, header)
+        made = cls(path, label, encoding, separator, [*header], skipped, kept, [*notes, *more])
         if separator != "," or commas or "," in separators:
             try:
                 of_file = _decimal_commas(made.pieces(), separator, separators, numbers)
             except TableError as error:
                 error.table = label
                 raise
-            made.commas, told, made.separators = of_file
-            made.notes += told
+            made.commas, more, made.separators = of_file
+            made.notes += more
         return made
 
     def pieces(self) -> Iterator[dict[str, Any]]:

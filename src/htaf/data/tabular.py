@@ -274,9 +274,10 @@ def _leave_out(
     if group is not None and time is not None:
         raise DataError(f"{name}: expected a group or a time, got both: {group!r} and {time!r}")
     beside = frame[[column for column in frame if column in {*ids, group, time, weight}]]
-    gone = [column for column in frame if column in {*exclude, *ids, group} and column != weight]
-    if gone:
-        notes.append(Note("asked", values=tuple(map(str, gone))))
+    why = dict.fromkeys(exclude, "excluded") | dict.fromkeys(ids, "names the rows")
+    why |= {} if group is None else {group: "divides the rows: equal ones are in one part"}
+    gone = [str(column) for column in frame if column in why and column != weight]
+    notes += [Note("dropped", column, values=(why[column],)) for column in gone]
     return frame.drop(columns=gone if weight is None else [*gone, weight]), beside
 
 
@@ -286,7 +287,6 @@ def from_frame(
     *,
     task: Task | None = None,
     classes: Sequence[str] = (),
-    name: str = FRAME,
     target_name: str = "target",
     text_as_missing: bool = False,
     parting: Parting = Parting(),
@@ -305,7 +305,6 @@ def from_frame(
             for a classification; then nothing is inferred or refused.
         task: overrides the inferred task; needed with values.
         classes: with class codes, the class names in code order.
-        name: of the table, for messages and records.
         target_name: of values.
         text_as_missing: as of `typed`.
         parting: how its rows are divided.
@@ -316,41 +315,33 @@ def from_frame(
     Raises:
         DataError: no such target column, repeated columns, infinite values, or data that cannot be used.
     """
-    frame, notes = with_names(name, named(frame))
+    frame, notes = with_names(FRAME, named(frame))
     frame = frame.reset_index(drop=True).infer_objects()
-    each = None if weights is None or isinstance(weights, str) else pd.Series(np.asarray(weights))
+    each = weight = None
     if isinstance(weights, str):
         weight = weights if weights in frame else weights.strip()  # as the names of the columns
-        of = target.strip() if isinstance(target, str) else ""
-        frame, beside = _leave_out(name, frame, of, (), (), None, None, weight, notes)
+    elif weights is not None:
+        each = pd.Series(np.asarray(weights))
+    of = target.strip() if isinstance(target, str) else ""
+    frame, beside = _leave_out(FRAME, frame, of, (), (), None, parting.time, weight, notes)
+    if weight is not None:
         each = beside[weight]
     if each is not None and len(each) != len(frame):
-        raise DataError(f"{name}: expected {len(frame):,} weights, one for each row, got {len(each):,}")
+        raise DataError(f"{FRAME}: expected {len(frame):,} weights, one for each row, got {len(each):,}")
+    texts, known = _kept_texts(frame), None
     if isinstance(target, str):
-        target = target if target in frame else target.strip()
-        _check_target(name, frame, target)
-        beside = None
-        if (time := parting.time) is not None:
-            others = [str(other) for other in frame if other != target]
-            if time not in others:
-                raise DataError(
-                    f"time: expected a column{suggestion(time, others)} beside the target, got {time!r}; columns: "
-                    f"{listed(others)}"
-                )
-            beside = frame[[time]]
-        return _table(
-            name, frame, target, task, notes, texts=_kept_texts(frame), least=1, text_as_missing=text_as_missing,
-            beside=beside, parting=parting, weights=each,
-        )  # fmt: skip
-    if task is None or len(target) != len(frame):
-        raise DataError(f"{name}: expected a task and {len(frame)} target values, got {task} and {len(target)}")
-    while target_name in frame:
-        target_name += "_"
-    raw = frame.assign(**{target_name: np.asarray(target, dtype=np.float64)})
-    known = target, task, tuple(classes)
+        target_name = target if target in frame else target.strip()
+        _check_target(FRAME, frame, target_name)
+    else:
+        if task is None or len(target) != len(frame):
+            raise DataError(f"{FRAME}: expected a task and {len(frame)} target values, got {task} and {len(target)}")
+        while target_name in frame:
+            target_name += "_"
+        frame = frame.assign(**{target_name: np.asarray(target, dtype=np.float64)})
+        known = target, task, tuple(classes)
     return _table(
-        name, raw, target_name, task, notes, texts=_kept_texts(frame), least=1, text_as_missing=text_as_missing,
-        known=known, parting=parting, weights=each,
+        FRAME, frame, target_name, task, notes, texts=texts, least=1, text_as_missing=text_as_missing, known=known,
+        beside=beside, parting=parting, weights=each,
     )  # fmt: skip
 
 
@@ -448,7 +439,7 @@ def _by_dtype(frame: pd.DataFrame) -> pd.DataFrame:
     """Number columns as float64, all others as text; unlike `typed`, nothing is decided from the values."""
     columns = {
         name: pd.Series(to_text(frame[name]), dtype=object)
-        if is_text(frame[name])
+        if is_text(frame[name]) or is_date(frame[name])
         else pd.Series(to_number(frame[name])[0])
         for name in frame
     }
@@ -631,7 +622,7 @@ def _drop_useless(features: pd.DataFrame, notes: list[Note]) -> pd.DataFrame:
     kept: list[str] = []
     for name, column in ((str(name), column) for name, column in features.items()):
         distinct, present = column.nunique(), int(column.notna().sum())
-        written = numbers_as_text(column) if distinct > 2 and is_text(column) and not is_date(column) else None
+        written = numbers_as_text(column) if distinct > 2 and is_text(column) else None
         if written and written[0]:
             notes.append(Note("number as text", name, values=written))
         if distinct + (present < len(column)) <= 1 or distinct == 0:
@@ -783,7 +774,7 @@ def _kept_together(table: Table, mode: Mode) -> Int64[np.ndarray, " rows"]:
     if mode in ("random", "stratified"):
         groups = np.arange(len(table.target))
     elif mode == "grouped":
-        groups = _groups(table.features) if parting.groups is None else parting.groups
+        groups = _row_hashes(table.features) if parting.groups is None else parting.groups
         groups = pd.factorize(groups)[0]
     elif mode == "time":
         if parting.times is None:
@@ -829,11 +820,6 @@ def _stratified(table: Table, seed: int) -> Int64[np.ndarray, " rows"]:
         rows = rows[np.argsort(drawn[rows], kind="stable")]
         at[rows] = (np.arange(len(rows)) + 0.5) / len(rows)
     return _cut(np.ones(count, dtype=np.int64), np.argsort(at, kind="stable"), table.parting.shares)
-
-
-def _groups(features: pd.DataFrame) -> Shaped[np.ndarray, " rows"]:
-    """Group numbers in order of first appearance; equal features share one, missing equals missing."""
-    return pd.factorize(_row_hashes(features))[0]
 
 
 def _row_hashes(features: pd.DataFrame | Mapping[Any, pd.Series]) -> Shaped[np.ndarray, " rows"]:

@@ -79,7 +79,7 @@ def infer_target(
     if text:
         chosen, several = one_spelling(to_text(column))
         if several:
-            notes.append(Note("one class", target, values=several))
+            notes.append(Note("one category", target, values=several))
             column = column.map(chosen)
     found = sorted(column.unique())  # numbers by size, text by code point
     labels = to_text(pd.Series(found, dtype=column.dtype)).tolist()

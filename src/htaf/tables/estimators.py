@@ -49,7 +49,7 @@ from htaf.data.reading import (
 )
 from htaf.data.tabular import Parting, Split, Table, from_frame, split
 from htaf.data.targets import Task, amounts, amounts_of_rows, read_labels
-from htaf.training.recipe import Recipe, TableData
+from htaf.training.recipe import Recipe
 from htaf.training.runs import Run, RunError, forward
 from htaf.training.runs.metrics import decided
 
@@ -65,7 +65,6 @@ SEEDS = 2**31
 class _TableEstimator(BaseEstimator):
     """What classifier and regressor share."""
 
-    _task: Task
     _by_name = False  # columns of a frame that were not trained on are ignored: of `fit` and `load` of this module
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
@@ -152,12 +151,10 @@ class _TableEstimator(BaseEstimator):
     def _build(self) -> None:
         """The exact network and the preprocessing from the run's files."""
         preprocessor = self.run_.preprocessor()
-        if not isinstance(preprocessor, Preprocessor):
-            raise DataError(f"{self.run_.path} was trained on images: expected a run on a table")
+        assert isinstance(preprocessor, Preprocessor)  # `of_run` refuses images
         self._preprocessor = preprocessor
         self._network = _head_in_double(self.run_.model())
-        said = [note for note in from_record(self.run_.record["notes"]) if isinstance(note, Note)]
-        of_notes = [name for note in said for name in (note.values if note.kind == "asked" else [note.column])]
+        of_notes = [note.column for note in from_record(self.run_.record["notes"]) if isinstance(note, Note)]
         of_table = [*(column.name for column in preprocessor.columns), *preprocessor.ids, preprocessor.target.name]
         self._columns = {*of_table, *of_notes}  # of the training, left out or not
         self._warned = set[tuple[str, str]]()  # kinds of notes and columns that `predict` has warned of
@@ -197,18 +194,8 @@ class _TableEstimator(BaseEstimator):
         recipe.refuse_unread(changes.keys())
         return recipe, notes
 
-    def _parameters(self) -> dict[str, Any]:
-        """The arguments as JSON holds them; `_arguments` reads them."""
-        given = self.get_params(deep=False)
-        del given["random_state"]  # the record has the seed
-        if isinstance(self.recipe, Recipe) or (isinstance(self.recipe, Mapping) and "family" in self.recipe):
-            given["recipe"] = self._recipe()[0].flat()
-        if self.class_weight is not None:
-            given["class_weight"] = _class_weight(self.class_weight)
-        return _plain(given)
-
-    def _learn(self: Fitted, table: Table, names: Sequence[str] | None) -> Fitted:
-        """Train on a table; `names` of the columns that the caller knows, None where they have none."""
+    def _learn(self: Fitted, table: Table) -> Fitted:
+        """Train on a table."""
         from htaf.training.distributed import default_threads, thread_count
         from htaf.training.fit import fit
         from htaf.training.recipe import Running
@@ -230,11 +217,12 @@ class _TableEstimator(BaseEstimator):
                 running=running,
             )  # fmt: skip
             run.record[ENTRY] = {
-                "parameters": self._parameters(),
-                "names": None if names is None else list(names),
+                "validation_fraction": float(self.validation_fraction),
+                "text_as_missing": bool(self.text_as_missing),
+                "names": [*self.feature_names_in_] if hasattr(self, "feature_names_in_") else None,
                 "columns": int(self.n_features_in_),
                 "by_name": self._by_name,
-                **self._labels_as_json(),
+                **(self._labels_as_json() if isinstance(self, HtafClassifier) else {}),
             }
             self._adopt(run)
         if self.verbose:
@@ -253,7 +241,7 @@ class _TableEstimator(BaseEstimator):
         try:
             _refuse_missing(y)
             frame, target = self._frame(X, reset=False), column_or_1d(np.asarray(in_pandas(y)))
-            if self._task == "regression":
+            if isinstance(self, RegressorMixin):
                 target = check_array(target.astype(np.float64), ensure_2d=False, input_name="y")
             check_consistent_length(frame, target)
         except ValueError as error:
@@ -283,19 +271,12 @@ class _TableEstimator(BaseEstimator):
             parting = Parting(test=np.arange(len(frame)) >= count)
         missing = bool(self.text_as_missing)
         try:
-            return from_frame(frame, target, task=self._task, text_as_missing=missing, parting=parting, **named)
+            task = "regression" if isinstance(self, RegressorMixin) else "classification"
+            return from_frame(frame, target, task=task, text_as_missing=missing, parting=parting, **named)
         except TableError as error:
             if error.row > count:
                 error.row, error.table = error.row - count, "eval_set"
             raise
-
-    def _names(self) -> list[str] | None:
-        """Of the columns of X in `fit`, where they have some."""
-        return [*self.feature_names_in_] if hasattr(self, "feature_names_in_") else None
-
-    def _labels_as_json(self) -> dict[str, Any]:
-        """What else the record keeps of the target."""
-        return {}
 
     def _restored(self: Fitted, run: Run) -> Fitted:
         """Be fitted as a run that was read from a folder."""
@@ -308,11 +289,9 @@ class _TableEstimator(BaseEstimator):
         self.n_features_in_ = int(entry["columns"])
         if entry["names"] is not None:
             self.feature_names_in_ = np.array(entry["names"], dtype=object)
-        self._restore_labels(entry)
+        if isinstance(self, HtafClassifier):
+            self._restore_labels(entry)
         return self
-
-    def _restore_labels(self, entry: Mapping[str, Any]) -> None:
-        """Restore what the record keeps of the target."""
 
     def _outputs(self, X: Any) -> Float64[np.ndarray, "rows outputs"]:
         """What the network gives for raw rows."""
@@ -347,8 +326,9 @@ class _TableEstimator(BaseEstimator):
             absent = [] if known is None else [str(name) for name in known if name not in X.columns]
             if absent and self._by_name:
                 raise DataError(f"expected the columns {listed(absent)} too, got only {listed([*map(str, X.columns)])}")
-            if not absent and not X.columns.is_unique:
-                _refuse_doubled(X.columns if known is None else X.columns[X.columns.isin(known)])
+            asked = X.columns if known is None else X.columns[X.columns.isin(known)]
+            if not absent and (doubled := [*dict.fromkeys(map(str, asked[asked.duplicated()]))]):
+                raise DataError(f"expected each column once, got {listed(doubled)} more than once")
             if known is not None and not absent:
                 if X.columns.tolist() != known.tolist():
                     X = X.loc[:, list(known)]
@@ -415,8 +395,6 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
             one, for data that cannot be used.
     """
 
-    _task = "classification"
-
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, eval_set: Any = None) -> HtafClassifier:
         """Train on rows X [rows, columns] and labels y [rows] of any kind that sorts.
 
@@ -456,7 +434,7 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
         codes = codes.astype(np.int64)
         of = {"classes": _texts(classes), "target_name": _name_of(y), "weights": weights}
         table = self._table(frame, codes, held, **of)
-        return self._learn(replace(table, notes=(*notes, *table.notes)), self._names())
+        return self._learn(replace(table, notes=(*notes, *table.notes)))
 
     @property
     def threshold_(self) -> float | None:
@@ -518,8 +496,6 @@ class HtafRegressor(RegressorMixin, _TableEstimator):
             that cannot be used, such as a target that does not vary.
     """
 
-    _task = "regression"
-
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, eval_set: Any = None) -> HtafRegressor:
         """Train on rows X [rows, columns] and numbers y [rows]; the others as of `HtafClassifier.fit`."""
         _refuse_missing(y)
@@ -531,7 +507,7 @@ class HtafRegressor(RegressorMixin, _TableEstimator):
             frame, values, weights = frame.loc[weights > 0], values[weights > 0], weights[weights > 0]
         _check_rows(self, frame)
         table = self._table(frame, values, self._held_out(eval_set), target_name=_name_of(y), weights=weights)
-        return self._learn(replace(table, notes=(*notes, *table.notes)), self._names())
+        return self._learn(replace(table, notes=(*notes, *table.notes)))
 
     def predict(self, X: Any) -> Float64[np.ndarray, " rows"]:
         """Predict the number for each row of X, in the unit of y."""
@@ -585,7 +561,10 @@ def fit(
         raise ValueError(f"expected all fields within recipe=, as that is no mapping, got {listed(sorted(fields))} too")
     if fields:
         options["recipe"] = {**recipe, **{name: options.pop(name) for name in sorted(fields)}}
-    frame = _pandas(frame)
+    frame = in_pandas(frame)
+    if not isinstance(frame, pd.DataFrame):
+        got = f"{str(frame)!r}: read it first, as pandas.read_csv does" if isinstance(frame, str | PathLike) else ""
+        raise TypeError(f"expected a pandas data frame, got {got or type(frame).__name__}")
     if isinstance(target, int) and target in frame.columns:  # columns are found by their names as text
         target = str(target)
     if not isinstance(target, str):
@@ -607,7 +586,7 @@ def fit(
         else:
             spelled = is_text(column) and not pd.api.types.is_bool_dtype(column)
             made._set_labels(np.array(table.classes, dtype=object) if spelled else read_labels(table.classes))
-    return made._learn(table, names)
+    return made._learn(table)
 
 
 def _given_parts(table: Table) -> Split | None:
@@ -616,15 +595,6 @@ def _given_parts(table: Table) -> Split | None:
         train, validation = np.flatnonzero(~held).astype(np.int64), np.flatnonzero(held).astype(np.int64)
         return Split(train, validation, np.zeros(0, dtype=np.int64))
     return None if table.parting.times is None else split(table, 0, mode="time")
-
-
-def _pandas(frame: Any) -> pd.DataFrame:
-    """A data frame of pandas; TypeError: it is none."""
-    frame = in_pandas(frame)
-    if not isinstance(frame, pd.DataFrame):
-        got = f"{str(frame)!r}: read it first, as pandas.read_csv does" if isinstance(frame, str | PathLike) else ""
-        raise TypeError(f"expected a pandas data frame, got {got or type(frame).__name__}")
-    return frame
 
 
 def _below(column: pd.Series, more: pd.Series) -> pd.Series:
@@ -643,22 +613,22 @@ def _below(column: pd.Series, more: pd.Series) -> pd.Series:
 def of_run(run: Run) -> HtafClassifier | HtafRegressor:
     """Make a fitted estimator from a finished run on a table.
 
-    Its arguments are those of the training, so that a clone trains by the same recipe.
+    Its argument `recipe` is the whole recipe of the training, so that a clone trains by the same.
 
     Raises:
         RunError: a damaged run. DataError: a run on images.
     """
+    from htaf.training.families import make_recipe
+
     preprocessor = run.preprocessor()
     if not isinstance(preprocessor, Preprocessor):
         raise DataError(f"{run.path} was trained on images: expected a run on a table")
     kind = HtafClassifier if preprocessor.target.task == "classification" else HtafRegressor
     try:
-        made = kind(**_arguments(run.record))._restored(run)
-        if isinstance(made.class_weight, tuple):  # as the record holds it, by the names of the labels
-            labels = dict(zip(_texts(made.classes_), made.classes_, strict=True))
-            named = TableData(class_weight=made.class_weight).weights_by_name()
-            made.class_weight = {labels[name]: weight for name, weight in named.items()}
-        return made
+        entry = run.record.get(ENTRY) or {}
+        kept: Any = {name: entry[name] for name in ("validation_fraction", "text_as_missing") if name in entry}
+        recipe = make_recipe(**{"family": "mlp"} | run.record["recipe"])
+        return kind(recipe=recipe, random_state=run.record["seed"], **kept)._restored(run)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{run.path}: its record does not fit an estimator of this version: {error}") from None
 
@@ -701,20 +671,6 @@ def _share(share: float) -> float:
     if not 0 < share < 1:
         raise ValueError(f"validation_fraction must lie in (0, 1), got {share}")
     return float(share)
-
-
-def _arguments(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The constructor's arguments with which an estimator trains as this run was trained. Of a run of the command
-    `recipe` is its whole recipe."""
-    from htaf.training.families import make_recipe
-
-    entry = record.get(ENTRY) or {"parameters": {"recipe": {"family": "mlp"} | record["recipe"]}}
-    given = {name: _plain(value) for name, value in entry["parameters"].items()}
-    if isinstance(given.get("recipe"), dict) and "family" in given["recipe"]:
-        given["recipe"] = make_recipe(**given["recipe"])
-    if given.get("class_weight") == ("balanced",):
-        given["class_weight"] = "balanced"
-    return given | {"random_state": record["seed"]}
 
 
 def _fields() -> list[str]:
@@ -771,12 +727,6 @@ def _refuse_missing(y: Any) -> None:
             f"Input y contains NaN: expected a value in each of {len(missing):,} rows, got none in "
             f"{missing.sum():,}, the first is row {missing.argmax() + 1} (from 1): leave these rows out of X and y"
         )
-
-
-def _refuse_doubled(names: pd.Index) -> None:
-    """Raises DataError for a name of a column that is there more than once."""
-    if doubled := [*dict.fromkeys(map(str, names[names.duplicated()]))]:
-        raise DataError(f"expected each column once, got {listed(doubled)} more than once")
 
 
 def _class_weight(given: Any) -> tuple[str, ...]:

@@ -157,7 +157,7 @@ def fit(
 
     Args:
         recipe: how to train.
-        data: from `htaf.data.tabular.load` or `htaf.data.images.load`, as the recipe's family takes.
+        data: from `htaf.data.tabular.load` or `htaf.data.image_sets.load`, as the recipe's family takes.
         out: folder of the run: new or empty, or the same run's, unfinished (resumed) or finished (read).
         seed: of the split of a table, the initial weights and the order of the batches.
         split: of a table, "random", "grouped" and others, see `htaf.data.tabular.split`; or its parts themselves, of

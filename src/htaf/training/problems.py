@@ -17,8 +17,9 @@ from htaf.data.attributes import Attributes
 from htaf.data.cautions import cautions
 from htaf.data.images import FilePart, ImageDataset, ImagePreprocessor, Images, fit_preprocessor
 from htaf.data.images import Part as ImagePart
+from htaf.data.images import split as split_images
 from htaf.data.notes import Note
-from htaf.data.parts import IMAGE_CHUNK, Data, Part, TableBatches, image_part, image_rows, table_part
+from htaf.data.parts import IMAGE_CHUNK, Data, Part, TableBatches, image_part, table_part
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError, listed
 from htaf.data.tabular import Split, Table, split
@@ -341,7 +342,7 @@ def _whole(scaled: Float32[np.ndarray, " rows"], span: float) -> bool:
 
 
 def _images(recipe: Recipe, options: ImageData, images: Images, test: bool, given: ImagePreprocessor | None) -> Problem:
-    rows = image_rows(images, options.train_images, options.validation_images)
+    rows = split_images(images, train=options.train_images, validation=options.validation_images)
     preprocessor = given or _for_weights(recipe, images) or fit_preprocessor(images, rows.train)
     settled = resolved(recipe, images)[0].data
     assert isinstance(settled, ImageData)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Source(RecipePart):
     """Where data come from: the arguments of `htaf.data.tabular.load` and how rows are split, or those of
-    `htaf.data.images.load` for a family that takes images."""
+    `htaf.data.image_sets.load` for a family that takes images."""
 
     name: str
     target: str | None = None
@@ -55,7 +55,7 @@ class Source(RecipePart):
     def remembered(self, data_dir: str | None = None, *, images: bool = False) -> dict[str, Any]:
         """Where the data came from as a run remembers it: whole paths, which hold from any working folder."""
         from htaf.data import named
-        from htaf.data.images import is_named
+        from htaf.data.image_sets import is_named
         from htaf.data.tabular import located
 
         if images:

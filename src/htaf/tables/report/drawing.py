@@ -42,7 +42,6 @@ LOOKS = {  # by the class of a line, as in the legend of the page: colour and da
     "c2": (BLUE, ":"), "c3": (MUTED, "-"), "c4": (BAD, "--"), "c5": (GOOD, ":"),
 }  # fmt: skip
 IDEAL: dict[str, Any] = {"color": MUTED, "linewidth": 0.9, "linestyle": (0, (4, 4))}
-RATES = {"roc": "ROC", "precision": "Precision over recall"}  # by kind of curve its title
 WIDE = 20.0  # largest over smallest loss, from which the axis is logarithmic
 LARGEST = 1e100  # farther values are drawn there: the width of an axis must be a float too
 
@@ -183,8 +182,8 @@ def spreads(bins: Sequence[dict[str, float]], target: str) -> Markup:
 
 
 def effect(found: dict[str, Any], outputs: Sequence[str], target: str) -> Markup:
-    """The prediction over the values of a column, see `htaf.rules.Effect`: of one output with the middle 80% of the
-    rows, of several a line each; outputs: their names."""
+    """The prediction over the values of a column, see `htaf.rules.Effect`, a line for each output; outputs: their
+    names."""
     points = [point for point in found["points"] if point["value"] != ""]
     by_name = found["kind"] == "category" or len(points) == 1  # one number: a flag, beside its blanks
     points = found["points"] if by_name else points
@@ -192,7 +191,6 @@ def effect(found: dict[str, Any], outputs: Sequence[str], target: str) -> Markup
     first, last = points[0], points[-1]
     ends = f"{number(first['mean'][0])} at {first['label']}, {number(last['mean'][0])} at {last['label']}"
     said = f"{outputs[0] if not alone else target} over {found['column']}: {ends}."
-    lows, highs = (_drawn([point[name][0] for point in points]) for name in ("low", "high"))
     kinds = ["exact"] if alone else [f"c{k}" for k in range(len(outputs))]
     with styled():
         if by_name:
@@ -200,8 +198,6 @@ def effect(found: dict[str, Any], outputs: Sequence[str], target: str) -> Markup
             places = range(len(points))
             axes.set_yticks(places, [visible(short(point["label"], 18)) for point in points])
             axes.set_ylim(len(points) - 0.5, -0.5)
-            if alone:
-                axes.hlines(places, lows, highs, color=ORANGE, alpha=0.55)
             for k, kind in enumerate(kinds):
                 axes.plot(_drawn([p["mean"][k] for p in points]), places, "o", color=LOOKS[kind][0], markersize=5)
             return _svg(figure, said)
@@ -210,28 +206,6 @@ def effect(found: dict[str, Any], outputs: Sequence[str], target: str) -> Markup
         if found["kind"] == "date":  # days since 1970
             axes.xaxis.set_major_locator(MaxNLocator(3))
             axes.xaxis.set_major_formatter(FuncFormatter(lambda day, _: str(np.datetime64(math.floor(day), "D"))))
-        if alone:
-            axes.fill_between(values, lows, highs, color=ORANGE, alpha=0.18, linewidth=0)
         for k, kind in enumerate(kinds):
             _line(axes, [(value, point["mean"][k]) for value, point in zip(values, points, strict=True)], kind)
-        tenths = [value for value in found["tenths"] if values[0] <= value <= values[-1]]
-        axes.plot(tenths, [0.0] * len(tenths), "|", color=MUTED, transform=axes.get_xaxis_transform(), markersize=9)
         return _svg(figure, said)
-
-
-def rates(curves: dict[str, Any], kind: str, own: dict[str, Any]) -> Markup:
-    """ROC, kind "roc", or precision over recall, kind "precision"; own: the run's threshold, a dot."""
-    roc = kind == "roc"
-    area, name = (curves["auroc"], "area") if roc else (curves["average_precision"], "average precision")
-    x, y = ("wrong", "recall") if roc else ("recall", "precision")
-    with styled():
-        figure, axes = _axes(
-            *(("share of the others taken for it", "share found") if roc else ("recall, share found", "precision"))
-        )
-        axes.set_ylim(-0.03, 1.03)
-        if roc:
-            axes.plot([0, 1], [0, 1], **IDEAL)
-        _line(axes, curves[kind], "exact")
-        if own[x] is not None and own[y] is not None:
-            axes.plot([own[x]], [own[y]], "o", color=BLUE, markersize=7)
-        return _svg(figure, f"{RATES[kind]}: {name} {area:.4f}.")

@@ -1,29 +1,48 @@
-"""The page of a report: one file of HTML, without scripts, from the figures alone; the words are in a template."""
+"""The page of a report: one file of HTML, without scripts, from the figures alone; the words are in templates."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
-from htaf._ground.console import direction
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from htaf._ground.console import direction, visible
 from htaf.tables.report import drawing
+from htaf.tables.report.contents import BASELINES, NAMES
 from htaf.tables.report.drawing import number, short
-from htaf.tables.report.measured import BASELINES, NAMES
-from htaf.tables.report.parts import templates
 from htaf.tables.rules.trees import percent
 
+TEMPLATES = Path(__file__).with_name("templates")
 LABELLED = 30  # classes whose confusion matrix is shown whole
 SHOWN = 15  # columns by importance before the rest is folded away
 PARTS = ("train", "validation", "test")
-STEPS = {  # of a finished network, what each fits
-    "average": "means of the weights",
-    "recalibrate": "norms",
-    "refit": "a last layer",
-    "shrink": "a share of the bits",
-}
 METHODS = {"htaf": "HTAF", "ste": "straight-through", "ss": "scaled sigmoid", "relu": "ReLU"}
 WEIGHTED = " Rows count by their weights in all figures, but for numbers of rows, the confusion and single bits."
 Section = dict[str, Any]  # what the template shows of it; empty where there is nothing to show
+
+
+def templates(*folders: Path) -> Environment:
+    """Find templates of pages in folders; they may use the parts and the page of this room.
+
+    All text that they are given is escaped, and has nothing hidden in it.
+    """
+    made = Environment(
+        loader=FileSystemLoader([*folders, TEMPLATES]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_without_hidden,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["comma"] = "{:,}".format
+    return made
+
+
+def _without_hidden(value: object) -> object:
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def page(values: dict[str, Any]) -> str:
@@ -48,7 +67,7 @@ def page(values: dict[str, Any]) -> str:
             result=_result(values),
             tree=_tree(values),
             effects=_effects(values),
-            curves=_curves(values),
+            thresholds=_thresholds(values),
             baselines=_baselines(values),
             training=_training(values),
             calibration=_calibration(values),
@@ -95,10 +114,6 @@ def _interval(found: dict[str, Any] | None, metric: str, sign: str = "") -> str:
     return "" if within is None else " to ".join(_figure(metric, bound, sign) for bound in within)
 
 
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), *words[-1:]] if len(words) > 1 else words)
-
-
 def _better_by(within: Sequence[float] | None, metric: str, lower_is_better: bool) -> str:
     """The interval of a difference with plus for better."""
     if within is None:
@@ -131,18 +146,13 @@ def _result(values: dict[str, Any]) -> Section:
     tiles.append((label, _figure(headline, found["smooth"]), "", _interval(within["smooth"], headline)))
     sentence = ""
     if gap is not None and values["refitted"] is not None:
-        what = _listed([STEPS[name] for name in values["refitted"]]) or "weights"
-        sentence = f"The exact network has {what} of its own, fitted to its bits: its distance from the smooth one is"
+        sentence = "The exact network has weights of its own, fitted to its bits: its distance from the smooth one is"
         sentence += " not what the switch to exact steps costs."
     elif gap is not None:
         shown = f"{_gap(headline, gap)} {word}"
         tiles.append(
             ("gap, exact - smooth", shown, word.replace(" ", "-"), _interval(within["gap"], headline, sign="+"))
         )
-        share = f" ({abs(gap / found['smooth']):.1%})" if found["smooth"] else ""
-        how = "the same as the smooth one" if word == "the same" else f"{word} than the smooth one by "
-        by = "" if word == "the same" else f"{_gap(headline, gap)[1:]}{share}"
-        sentence = f"On the {part} part the exact network is {how}{by}."
     better = "Lower is better" if values["lower_is_better"] else "Higher is better"
     if headline == "auroc" and len(values["classes"]) == 2:
         better += f"; the positive class is {values['classes'][1]}"
@@ -291,14 +301,11 @@ def _importance(values: dict[str, Any]) -> Section:
     rows = []
     for one in found["columns"]:
         share = max(0.0, one["worse"] / top) if top > 0 else 0.0
-        within = None if one["low"] is None else {found["metric"]: (one["low"], one["high"])}
-        worse = _figure(found["metric"], one["worse"])
-        rows.append([one["column"], f"{share:.3f}", worse, _interval(within, found["metric"])])
+        rows.append([one["column"], f"{share:.3f}", _figure(found["metric"], one["worse"])])
     return {
         "metric": _named(found["metric"]),
         "measured": found["rows"],
         "times": "once" if found["repeats"] == 1 else f"{found['repeats']} times",
-        "left_out": found["left_out"],
         "rows": rows,
     }
 
@@ -353,37 +360,25 @@ def _effects(values: dict[str, Any]) -> Section:
     shown = []
     for one in found:
         share = "share of the training rows" if one["kind"] == "category" else "training rows up to it"
-        if alone:
-            heads = ("value", share, "mean", "10%", "90%")
-            rows = [
-                [p["label"], f"{p['share']:.0%}", *(number(p[n][0]) for n in ("mean", "low", "high"))]
-                for p in one["points"]
-            ]
-        else:
-            heads = ("value", share, *names)
-            rows = [[p["label"], f"{p['share']:.0%}", *map(number, p["mean"])] for p in one["points"]]
+        heads = ("value", share, *(["mean"] if alone else names))
+        rows = [[p["label"], f"{p['share']:.0%}", *map(number, p["mean"])] for p in one["points"]]
         picture = drawing.effect(one, names, axis)
         shown.append({"name": one["column"], "picture": picture, "heads": heads, "rows": rows})
     return {
         "columns": shown,
         "rows": found[0]["rows"],
         "legend": [] if alone else [(f"c{k}", short(name)) for k, name in enumerate(names)],
-        "alone": alone,
     }
 
 
-def _curves(values: dict[str, Any]) -> Section:
-    """ROC, precision and recall of two classes, and thresholds."""
-    found = values["curves"]
-    if not found:
+def _thresholds(values: dict[str, Any]) -> Section:
+    """What is found and what is right of two classes by the probability from which the second is said."""
+    if not values["thresholds"]:
         return {}
-    own = next(one for one in values["thresholds"] if one["own"])
     figures = ("recall", "precision", "f1", "accuracy")
     return {
-        "pictures": [(drawing.rates(found, kind, own), title) for kind, title in drawing.RATES.items()],
         "of": values["classes"][1],
-        "own": f"{own['threshold']:.3g}",
-        "thresholds": [
+        "rows": [
             [
                 f"{one['threshold']:.3g}{', the run' if one['own'] else ''}",
                 f"{one['said']:.1%}",

@@ -11,8 +11,7 @@ from htaf.data import stored
 from htaf.data.reading import DataError
 from htaf.data.tabular import Table
 from htaf.tables.report.baselines import Baseline, fit_baselines
-from htaf.tables.report.contents import FORMAT, contents
-from htaf.tables.report.measured import Measured
+from htaf.tables.report.contents import FORMAT, Measured, contents
 from htaf.tables.report.page import page
 from htaf.training.distributed import thread_count
 from htaf.training.families import make_recipe
@@ -34,7 +33,7 @@ def write_report(
 
     Args:
         run: finished. table: the one that it was trained on; None: `run.data()`, which reads it.
-        baselines: also those of `htaf.tables.report.fit_baselines`.
+        baselines: also those of `fit_baselines`.
         progress: called with the name of each baseline before it is fitted.
 
     Returns:

@@ -10,12 +10,12 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float, Float32, Float64, Int64, UInt8
+from jaxtyping import Float, Float32, Float64, Int64, Shaped, UInt8
 from torch import Tensor, nn
 
 from htaf._ground.errors import HtafError, suggestion
 from htaf.core.activations import Heaviside
-from htaf.data.columns import Column
+from htaf.data.columns import Column, Target
 from htaf.data.notes import Note
 from htaf.data.order import random_order
 from htaf.data.preprocess import Preprocessor
@@ -24,7 +24,7 @@ from htaf.data.tabular import Table, frame_like
 from htaf.models.mlp import MLP
 from htaf.training.runs import Run, UnknownSourceError, forward
 from htaf.training.runs.data import rows_are_known
-from htaf.training.runs.metrics import decided, probabilities
+from htaf.training.runs.metrics import decided, decided_by, probabilities
 from htaf.transform.grid import bias_of, weight_of
 
 MOST_ROWS = 10_000  # of the training part and of the test part that are looked at
@@ -63,7 +63,10 @@ def table_of(model: Run | Fitted) -> tuple[Run, Preprocessor]:
     run = run_of(model)
     preprocessor = run.preprocessor()
     if not isinstance(preprocessor, Preprocessor):
-        raise RulesError(f"expected a run of a table, {run.path} was trained on images")
+        raise RulesError(
+            f"expected a run of a table, {run.path} was trained on images: its bits are read by htaf concepts, the "
+            "reasons of an image by htaf predict --explain"
+        )
     return run, preprocessor
 
 
@@ -98,21 +101,30 @@ def own_table(run: Run, data: Table | pd.DataFrame | None) -> Table:
     return found
 
 
-def drawn(rows: Int64[np.ndarray, " part"], most: int, seed: int) -> Int64[np.ndarray, " some"]:
+def drawn(rows: Int64[np.ndarray, " part"], most: int) -> Int64[np.ndarray, " some"]:
     """Draw at most so many of the row numbers, and keep their order."""
     if len(rows) <= most:
         return rows
-    return rows[np.sort(random_order(len(rows), seed, 2)[:most])]
+    return rows[np.sort(random_order(len(rows), 0, 2)[:most])]
 
 
 def answers(
     network: nn.Module, preprocessor: Preprocessor, inputs: Float32[np.ndarray, "rows inputs"]
 ) -> Float64[np.ndarray, "rows outputs"]:
     """Predict by a network: probabilities of classes, or numbers [rows, 1] in the unit of the target."""
-    outputs = forward(network, torch.from_numpy(inputs))
+    return in_units(forward(network, torch.from_numpy(inputs)), preprocessor)
+
+
+def in_units(outputs: Tensor, preprocessor: Preprocessor) -> Float64[np.ndarray, "rows outputs"]:
+    """Read a network's outputs as probabilities of classes, or numbers [rows, 1] in the unit of the target."""
     if preprocessor.target.task == "regression":
         return preprocessor.inverse(outputs[:, 0].double().numpy())[:, None]
     return probabilities(outputs).numpy()
+
+
+def decided_values(said: Float64[np.ndarray, "rows outputs"], target: Target) -> Shaped[np.ndarray, " rows"]:
+    """Say what is predicted: classes, by number, of their probabilities; numbers as they are."""
+    return said[:, 0] if target.task == "regression" else decided_by(torch.tensor(said), target.threshold).numpy()
 
 
 @dataclass(frozen=True)
@@ -144,20 +156,15 @@ class TableBits:
             RulesError: a run of images, one without a step (method relu), or a network without a linear head.
             RunError: a damaged run.
         """
-        run = run_of(model)
-        if run.takes_images:
-            raise RulesError(
-                f"expected a run of a table, {run.path} was trained on images: its bits are read by htaf concepts, the "
-                "reasons of an image by htaf predict --explain"
-            )
+        run, preprocessor = table_of(model)
         if not run.has_step:
             raise RulesError(
                 f"expected a run whose last layer is of bits, {run.path} was trained with method "
                 f"{run.record['recipe']['method']}, which has real values: train with method htaf"
             )
-        network, preprocessor = run.model(exact=True), run.preprocessor()
+        network = run.model(exact=True)
         head: Any = getattr(network, "head", None)
-        if not isinstance(head, nn.Linear) or not isinstance(preprocessor, Preprocessor):
+        if not isinstance(head, nn.Linear):
             raise RulesError(f"expected a network with a linear head over bits, {run.path} has {type(head).__name__}")
         weight = weight_of(head).detach().double().numpy()
         bias = np.zeros(len(weight)) if (b := bias_of(head)) is None else b.detach().double().numpy()

@@ -14,9 +14,9 @@ import pandas as pd
 from jaxtyping import Bool, Float32, Float64, Int64, Shaped
 
 from htaf.data import dates
-from htaf.data.columns import MISSING, Column, category_values, places, truth_as_numbers
+from htaf.data.columns import MISSING, Column, places, read_values
 from htaf.data.preprocess import Preprocessor
-from htaf.data.reading import named, to_number
+from htaf.data.reading import named
 
 SHOWN = 6  # categories of a set in words; JSON has all
 NAMES = {"month": ("", *calendar.month_name[1:]), "weekday": tuple(calendar.day_name)}  # of parts of dates, by number
@@ -381,13 +381,13 @@ class RawColumns:
         for column in self.columns:
             if column.part:
                 continue  # made with its date
-            raw = truth_as_numbers(column.learned, rows[column.name])
+            raw = rows[column.name]
             values[column.name] = read(column.learned, raw)
             if column.kind == "date":
                 found = parts_of(column.learned, values[column.name])
                 values |= {part_key(column.name, part): of for part, of in found.items()}
             if column.codes:
-                values[coded(column.name)] = to_number(raw, column.learned.unit)[0]
+                values[coded(column.name)] = read_values(column.learned, raw)
         return values
 
     def encode(self, values: Values) -> Encoded:
@@ -525,16 +525,14 @@ def read(column: Column, raw: pd.Series) -> Shaped[np.ndarray, " rows"]:
     Returns:
         object of str, "" where missing; float64 of a number or a date (days since 1970), NaN where missing or a code.
     Raises:
-        DataError: a text that is no date.
+        DataError: a text that is no number or no date.
     """
+    values = read_values(column, raw)
     if column.kind in ("category", "encoded"):
-        values = category_values(raw)
         at = places(column, values)
         names = np.array([*column.categories, RARE], dtype=object)[at]  # -1 is the last
         return names if column.other else np.where(at < 0, values, names)
     if column.kind == "date":
-        moments = dates.read(column.name, raw, column.order, column.zoned)
-        days = moments.astype("datetime64[us]").astype(np.int64) / dates.DAY
-        return np.where(np.isnat(moments), np.nan, days)
-    numbers = to_number(raw, column.unit)[0]
-    return np.where(np.isin(numbers, column.codes), np.nan, numbers) if column.codes else numbers
+        days = values.astype("datetime64[us]").astype(np.int64) / dates.DAY
+        return np.where(np.isnat(values), np.nan, days)
+    return np.where(np.isin(values, column.codes), np.nan, values) if column.codes else values

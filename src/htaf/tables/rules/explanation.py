@@ -87,7 +87,6 @@ class Explanation:
         bits: the network, open at its last hidden layer. name: of the table.
         columns: raw columns as rules read them. train, test: raw rows.
         train_bits, test_bits: uint8 [rows, bits]. outputs: float32 [test rows, outputs] of the network.
-        seed: of what is random in the rules.
     """
 
     bits: TableBits
@@ -98,7 +97,6 @@ class Explanation:
     train_bits: UInt8[np.ndarray, "train bits"]
     test_bits: UInt8[np.ndarray, "test bits"]
     outputs: np.ndarray
-    seed: int = 0
     _rules: dict[int, BitRule] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -108,12 +106,6 @@ class Explanation:
     @cached_property
     def _test_values(self) -> Any:
         return self.columns.read(self.test)
-
-    @cached_property
-    def _ever(self) -> tuple[Bool[np.ndarray, " bits"], Bool[np.ndarray, " bits"]]:
-        """Of each bit whether it is on in all training rows, and in any."""
-        count = self.train_bits.sum(0, dtype=np.int64)
-        return count == len(self.train_bits), count > 0
 
     @cached_property
     def effects(self) -> Float64[np.ndarray, " bits"]:
@@ -160,16 +152,17 @@ class Explanation:
         """The bits by `effects`, the largest first."""
         return np.argsort(-self.effects, kind="stable")
 
-    def state(self, bit: int) -> State:
-        """Say whether a bit changes in the training rows."""
-        always, ever = self._ever
-        return "always on" if always[bit] else "varies" if ever[bit] else "always off"
+    @cached_property
+    def states(self) -> list[State]:
+        """Whether each bit changes in the training rows."""
+        shares = self.train_bits.mean(0, dtype=np.float64).tolist()
+        return ["always on" if share == 1 else "varies" if share else "always off" for share in shares]
 
     @property
     def dead(self) -> dict[str, list[int]]:
         """The bits that never change in the training rows: "always on" and "always off"."""
-        states = [self.state(bit) for bit in range(len(self.bits))]
-        return {kind: [b for b, state in enumerate(states) if state == kind] for kind in ("always on", "always off")}
+        wanted = ("always on", "always off")
+        return {kind: [b for b, state in enumerate(self.states) if state == kind] for kind in wanted}
 
     def rule(self, bit: int) -> BitRule:
         """Return the rule of a bit, fitted when it is first asked for.
@@ -188,10 +181,10 @@ class Explanation:
         of_test: Bool[np.ndarray, " rows"] = self.test_bits[:, bit].astype(bool)
         target, weights = self.bits.preprocessor.target, self.bits.weight[:, bit]
         scaled = tuple(float(w * target.std) if self.bits.regression else float(w) for w in weights)
-        state, effect, on = self.state(bit), float(self.effects[bit]), float(of_test.mean())
+        state, effect, on = self.states[bit], float(self.effects[bit]), float(of_test.mean())
         if state != "varies":
             return BitRule(bit, state, effect, on, scaled, None, 0, None)
-        rule, depth = fit_rule(self._encoded, of_train, self.seed)
+        rule, depth = fit_rule(self._encoded, of_train)
         said = rule.predict(self._test_values, len(of_test))
         return BitRule(
             bit, state, effect, on, scaled, rule, depth, fidelity(said, of_test, bool(of_train.mean() >= 0.5))
@@ -211,7 +204,7 @@ class Explanation:
         """
         found = []
         for bit in self.order.tolist():
-            if self.state(bit) == "varies" and (most is None or len(found) < most):
+            if self.states[bit] == "varies" and (most is None or len(found) < most):
                 found.append(self.rule(bit))
                 progress()
         return found
@@ -237,7 +230,7 @@ class Explanation:
                 return preprocessor.inverse(outputs[:, 0].astype(np.float64))
             return outputs[:, one].astype(np.float64) - outputs[:, other]
 
-        chosen = drawn(np.arange(len(self.train)), OTHERS, self.seed)
+        chosen = drawn(np.arange(len(self.train)), OTHERS)
         others, own = preprocessor.transform(self.train.iloc[chosen]), float(decided(outputs)[0])
         found = {}
         for name in self.columns.names:
@@ -252,20 +245,14 @@ class Explanation:
         return RowReasons(classes[one], classes[other], own, frame) if classes else RowReasons(own, None, own, frame)
 
 
-def explain(
-    model: Run | Fitted,
-    data: Table | pd.DataFrame | None = None,
-    *,
-    seed: int = 0,
-) -> Explanation:
-    """Open a run of a table for its rules.
+def explain(model: Run | Fitted, data: Table | pd.DataFrame | None = None) -> Explanation:
+    """Open a run of a table for its rules, over at most 10,000 rows of a part.
 
     Args:
         model: a run, from `htaf.runs.open_run`, or a fitted estimator.
         data: the table that it was trained on; None: `run.data()`, which reads it. Of an estimator or a run on a data
             frame any labelled rows, a data frame too, that were held out: most of them are fitted to, and a fifth is
             for figures.
-        seed: of the rows that are drawn, at most 10,000 of a part, and of what is random in the rules.
 
     Returns:
         The bits with their rows. `rules()` has the rules, `reasons(row)` what the values of a row add.
@@ -277,11 +264,11 @@ def explain(
     bits = TableBits.of(model)
     table = own_table(bits.run, data)
     parts = rows_for_looking(bits.run, table)
-    of_train, of_test = (table.features.iloc[drawn(rows, MOST_ROWS, seed)] for rows in (parts.train, parts.test))
+    of_train, of_test = (table.features.iloc[drawn(rows, MOST_ROWS)] for rows in (parts.train, parts.test))
     train_bits, _, _ = bits.of_rows(of_train)
     test_bits, outputs, _ = bits.of_rows(of_test)
     columns = RawColumns.learn(bits.preprocessor, of_train)
-    return Explanation(bits, table.name, columns, of_train, of_test, train_bits, test_bits, outputs, seed)
+    return Explanation(bits, table.name, columns, of_train, of_test, train_bits, test_bits, outputs)
 
 
 # ---- what if ----

@@ -1,4 +1,4 @@
-"""Importance and partial dependence of raw columns, by scikit-learn; own are bounds of time, intervals and bands."""
+"""Importance and partial dependence of raw columns, by scikit-learn; own are the bounds of time."""
 
 from __future__ import annotations
 
@@ -11,27 +11,23 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float32, Float64, Int64
-from scipy.special import expit, logit
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.inspection import partial_dependence, permutation_importance
 from torch import Tensor, nn
 
 from htaf.data.columns import Column
-from htaf.data.order import random_order
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table
 from htaf.tables.rules.bits import Fitted, RulesError, answers, column_of, drawn, own_table, table_of
 from htaf.tables.rules.conditions import RARE, read
 from htaf.training.runs import Run, forward
 from htaf.training.runs.data import rows_for_figures
-from htaf.training.runs.metrics import LOWER_IS_BETTER, Weights, drawn_metrics, interval, metrics_by_weight, quantiles
+from htaf.training.runs.metrics import LOWER_IS_BETTER, Weights, metrics_by_weight
 from htaf.transform.grid import settled
 
-MOST_ROWS = 2_000  # whose columns are shuffled
-MOST_COLUMNS = 100  # that are shuffled: those that move the outputs most
+MOST_ROWS, LEAST_ROWS = 2_000, 100  # whose columns are shuffled
 MOST_FORWARD = 200_000  # rows through the network, in all
-MOST_REPEATS, LEAST_LOOKED = 10, 20
-WITH_INTERVAL = 15  # of the strongest columns
+MOST_REPEATS = 10
 QUANTILES = (0.01, *(k / 20 for k in range(1, 20)), 0.99)  # values of a curve
 FEW = 12  # distinct numbers that are all tried; categories that are tried
 CURVES = 500  # test rows whose curves are drawn
@@ -88,9 +84,7 @@ class Importance:
         metric: of the run: rmse, auroc or accuracy; loss where that is not defined on these rows.
         value: of the metric on the rows as they are. rows: how many. repeats: shuffles of each column.
         columns: index the column; `worse` mean over the repeats of how much worse the metric gets (above 0 is worse,
-            of every metric), `std` its standard deviation over the repeats, `low` and `high` the 95% interval over the
-            rows, of the 15 strongest; the largest first.
-        left_out: columns that were not shuffled, because there are too many.
+            of every metric), `std` its standard deviation over the repeats; the largest first.
     """
 
     metric: str
@@ -98,7 +92,6 @@ class Importance:
     rows: int
     repeats: int
     columns: pd.DataFrame
-    left_out: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Write as plain JSON values."""
@@ -115,13 +108,13 @@ def importance(
     *,
     part: str = "test",
     repeats: int | None = None,
-    seed: int = 0,
 ) -> Importance:
     """Measure the permutation importance (Breiman 2001) of the raw columns, by scikit-learn.
 
     Of the exact network; of a run without a step, method relu, of its network. A raw column is shuffled with all the
-    inputs that are made of it, in at most 2,000 rows. Columns that say the same share their importance, so a column of
-    little importance need not be a useless one. The report of a run and `htaf explain` have these figures.
+    inputs that are made of it, in at most 2,000 rows; where there are more than 100 columns, in fewer rows, 100 at
+    least. Columns that say the same share their importance, so a column of little importance need not be a useless one.
+    The report of a run and `htaf explain` have these figures.
 
     Args:
         model: as `htaf.rules.explain` takes it.
@@ -129,7 +122,6 @@ def importance(
             frame any labelled rows, all of which are looked at; give rows that were held out.
         part: "train", "validation" or "test", where the rows of the training are known.
         repeats: shuffles of each column, >= 1; None: as many as are 200,000 rows through the network, 1 to 10.
-        seed: of the shuffles, and of the rows that are drawn.
 
     Raises:
         RulesError: a run of images, no such part, or less than one repeat.
@@ -142,12 +134,14 @@ def importance(
         raise RulesError(f"expected a part of train, validation, test, got {part!r}")
     if repeats is not None and repeats < 1:
         raise RulesError(f"expected at least one repeat, got {repeats}")
-    chosen = drawn(getattr(parts, part), MOST_ROWS, seed)
+    columns = sum(column.kind != "dropped" for column in preprocessor.columns)
+    most = int(np.clip(MOST_FORWARD // max(1, columns), LEAST_ROWS, MOST_ROWS))
+    chosen = drawn(getattr(parts, part), most)
     target = torch.from_numpy(preprocessor.encode_target(table.target[chosen]))
     target = target.float().unsqueeze(1) if preprocessor.target.task == "regression" else target.long()
     return network_importance(
         run.model(exact=run.has_step), preprocessor, table.features.iloc[chosen], target,
-        headline=run.record["headline"], weights=table.weights_of(chosen), repeats=repeats, seed=seed,
+        headline=run.record["headline"], weights=table.weights_of(chosen), repeats=repeats,
     )  # fmt: skip
 
 
@@ -160,7 +154,6 @@ def network_importance(
     headline: str,
     weights: Weights | None = None,
     repeats: int | None = None,
-    seed: int = 0,
 ) -> Importance:
     """Measure the `importance` of a network in memory.
 
@@ -170,10 +163,13 @@ def network_importance(
         weights: how much each row counts; None: all alike. Others as of `importance`.
     """
     network, rows = settled(network), len(features)  # weights on a grid are rounded once, not for each column
-    every = [c.name for c in preprocessor.columns if c.kind != "dropped" and c.name in features]
+    names = [c.name for c in preprocessor.columns if c.kind != "dropped" and c.name in features]
     inputs = preprocessor.transform(features.reset_index(drop=True))
-    names = [every[place] for place in _strongest(network, preprocessor, every, inputs, seed)]
-    estimator = ByRowNumber(inputs, [preprocessor.inputs_of(name) for name in names], _outputs_of(network))
+    estimator = ByRowNumber(
+        inputs,
+        [preprocessor.inputs_of(name) for name in names],
+        lambda inputs: forward(network, torch.from_numpy(inputs)).numpy(),
+    )
     of = (target, preprocessor.target.task, preprocessor.target.std)
     how: Any = {"weights": weights, "threshold": preprocessor.target.threshold}
 
@@ -191,42 +187,11 @@ def network_importance(
     frame = pd.DataFrame({"worse": [], "std": []}, dtype=np.float64)
     if names:
         found: Any = permutation_importance(
-            estimator, estimator.own(rows), None, scoring=score, n_repeats=repeats, random_state=seed % 2**32
+            estimator, estimator.own(rows), None, scoring=score, n_repeats=repeats, random_state=0
         )
         frame = pd.DataFrame({"worse": found.importances_mean, "std": found.importances_std}, index=names)
     frame = frame.rename_axis("column").sort_values("worse", ascending=False, kind="stable")
-    frame = frame.assign(low=np.nan, high=np.nan)
-    shuffled = random_order(rows, seed % 2**32, 5)
-    usual = drawn_metrics(torch.from_numpy(estimator.predict(estimator.own(rows))), *of, **how)[metric]
-    for name in frame.index[:WITH_INTERVAL]:
-        X = estimator.own(rows)
-        X[:, names.index(name)] = shuffled
-        said = estimator.predict(X)
-        drawn_worse = sign * (drawn_metrics(torch.from_numpy(said), *of, **how)[metric] - usual)
-        level = float(frame["worse"][name]) - sign * (measured(said)[metric] - before[metric])
-        frame.loc[name, ["low", "high"]] = interval(drawn_worse + level) or (np.nan, np.nan)
-    return Importance(metric, before[metric], rows, repeats, frame, len(every) - len(names))
-
-
-def _outputs_of(network: nn.Module) -> Callable[[Float32[np.ndarray, "rows inputs"]], np.ndarray]:
-    return lambda inputs: forward(network, torch.from_numpy(inputs)).numpy()
-
-
-def _strongest(
-    network: nn.Module, preprocessor: Preprocessor, names: Sequence[str], inputs: np.ndarray, seed: int
-) -> Sequence[int]:
-    """Choose at most 100 columns: those that move the outputs of a few rows most when they are shuffled."""
-    if len(names) <= MOST_COLUMNS:
-        return range(len(names))
-    few = inputs[drawn(np.arange(len(inputs)), max(MOST_FORWARD // len(names), LEAST_LOOKED), seed)]
-    estimator = ByRowNumber(few, [preprocessor.inputs_of(name) for name in names], _outputs_of(network))
-    own = estimator.own(len(few))
-    said = estimator.predict(own)
-    moved: Any = permutation_importance(
-        estimator, own, None, scoring=lambda estimator, X, y: -np.abs(estimator.predict(X) - said).mean(),
-        n_repeats=1, random_state=seed % 2**32,
-    )  # fmt: skip
-    return sorted(np.argsort(-moved.importances_mean, kind="stable")[:MOST_COLUMNS].tolist())
+    return Importance(metric, before[metric], rows, repeats, frame)
 
 
 # ---- partial dependence ----
@@ -240,16 +205,12 @@ class Point:
         value: a number (of a date days since 1970) or a category; "" where there is none. label: in words.
         share: of the training rows that have at most this number, or have this category, or have no value.
         mean: float64 [outputs], of the prediction: probabilities of classes, or a number.
-        low, high: the middle 80% of the curves of single rows, each moved up or down to the common level,
-            probabilities as logits: wide where what the column does depends on others.
     """
 
     value: float | str
     label: str
     share: float
     mean: Float64[np.ndarray, " outputs"]
-    low: Float64[np.ndarray, " outputs"]
-    high: Float64[np.ndarray, " outputs"]
 
 
 @dataclass(frozen=True)
@@ -259,23 +220,18 @@ class Effect:
     Attributes:
         column: its name. kind: of its values.
         points: numbers and dates ascending, categories by their rows; last, where blanks are told, those without one.
-        tenths: of the training values of a number or a date. rows: of the held-out part, over which is averaged.
+        rows: of the held-out part, over which is averaged.
     """
 
     column: str
     kind: Literal["number", "date", "category"]
     points: tuple[Point, ...]
-    tenths: tuple[float, ...]
     rows: int
 
     def to_json(self, outputs: Sequence[int]) -> dict[str, Any]:
         """Write as plain JSON values; outputs: those of the network that are wanted."""
-        chosen = list(outputs)
-        points = [
-            vars(point) | {name: getattr(point, name)[chosen].tolist() for name in ("mean", "low", "high")}
-            for point in self.points
-        ]
-        return vars(self) | {"points": points, "tenths": list(self.tenths)}
+        points = [vars(point) | {"mean": point.mean[list(outputs)].tolist()} for point in self.points]
+        return vars(self) | {"points": points}
 
 
 def curves(
@@ -285,14 +241,14 @@ def curves(
     rows: pd.DataFrame,
     values: Sequence[Any],
     weights: Weights | None = None,
-) -> tuple[Float64[np.ndarray, "values rows outputs"], Float64[np.ndarray, "values outputs"]]:
+) -> Float64[np.ndarray, "values outputs"]:
     """Predict rows in which a column has one value after the other, by scikit-learn's partial dependence.
 
     Args:
         rows: raw. values: as they would stand in the table. weights: how much each row counts; None: all alike.
 
     Returns:
-        what is predicted of each row, and its mean: probabilities of classes, or numbers in the unit of the target.
+        the mean of what is predicted: probabilities of classes, or numbers in the unit of the target.
     """
     network = settled(network)
     with_values = rows.iloc[[0] * len(values)].reset_index(drop=True)
@@ -303,9 +259,9 @@ def curves(
     )
     at = len(rows) + np.arange(len(values), dtype=np.float64)
     found: Any = partial_dependence(
-        estimator, estimator.own(len(rows)), [0], custom_values={0: at}, kind="both", sample_weight=weights
+        estimator, estimator.own(len(rows)), [0], custom_values={0: at}, kind="average", sample_weight=weights
     )
-    return found["individual"].transpose(2, 1, 0), found["average"].T
+    return found["average"].T
 
 
 def effects(
@@ -314,7 +270,6 @@ def effects(
     data: Table | pd.DataFrame | None = None,
     *,
     rows: pd.DataFrame | None = None,
-    seed: int = 0,
 ) -> list[Effect]:
     """Measure the partial dependence of the exact network of a run on raw columns, by the weights of the rows.
 
@@ -323,7 +278,6 @@ def effects(
         columns: that it reads; those without a value in the training rows are left out.
         data: as `htaf.rules.importance` takes it; its values are tried.
         rows: raw rows, over which is averaged; None: up to 500 rows of the test part.
-        seed: of the rows that are drawn.
 
     Raises:
         RulesError: a column that the network does not read. RunError: another table than that of the training.
@@ -333,7 +287,7 @@ def effects(
     parts = rows_for_figures(run, table)
     network = run.model(exact=run.has_step)
     if rows is None:
-        chosen = drawn(parts.test, CURVES, seed)
+        chosen = drawn(parts.test, CURVES)
         given, weights = table.features.iloc[chosen], table.weights_of(chosen)
     else:
         given, weights = preprocessor.named(rows), None
@@ -345,36 +299,14 @@ def effects(
         if not tried:
             continue
         as_given = [value for _, _, value in tried]
-        of_rows, mean = curves(network, preprocessor, name, given, as_given, weights)
-        low, high = band(of_rows, mean, weights, chances=preprocessor.target.task != "regression")
+        means = curves(network, preprocessor, name, given, as_given, weights)
         points = [
-            Point(value, (text if isinstance(text, str) else f"{text:.10g}") or "missing", share, *of)
-            for (share, value, text), *of in zip(tried, mean, low, high, strict=True)
+            Point(value, (text if isinstance(text, str) else f"{text:.10g}") or "missing", share, mean)
+            for (share, value, text), mean in zip(tried, means, strict=True)
         ]
         kind: Any = column.kind if column.kind in ("number", "date") else "category"
-        tenths = () if kind == "category" else np.nanquantile(training, np.linspace(0.1, 0.9, 9)).tolist()
-        found.append(Effect(name, kind, tuple(points), tuple(tenths), len(given)))
+        found.append(Effect(name, kind, tuple(points), len(given)))
     return found
-
-
-def band(
-    of_rows: Float64[np.ndarray, "values rows outputs"],
-    mean: Float64[np.ndarray, "values outputs"],
-    weights: Weights | None,
-    *,
-    chances: bool,
-) -> Float64[np.ndarray, "2 values outputs"]:
-    """Find the middle 80% of the curves of single rows, each moved to the level of their mean; probabilities are moved
-    as logits, so that they stay probabilities."""
-    there, back = (_logit, expit) if chances else (np.array, np.array)
-    moved = there(of_rows)
-    moved -= moved.mean(0)
-    moved -= np.average(moved, axis=1, weights=weights)[:, None]
-    return back(there(mean) + quantiles(moved, [0.1, 0.9], weights, axis=1))
-
-
-def _logit(chance: np.ndarray) -> np.ndarray:
-    return logit(chance.clip(1e-12, 1 - 1e-12))
 
 
 def values_of(column: Column, training: np.ndarray) -> list[Tried]:

@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float64, Int64, Shaped
+from jaxtyping import Bool, Float64, Int64
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from htaf.data.columns import Target
 from htaf.data.order import random_order
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table
-from htaf.tables.rules.bits import MOST_ROWS, Fitted, answers, drawn, own_table, table_of
+from htaf.tables.rules.bits import MOST_ROWS, Fitted, answers, decided_values, drawn, own_table, table_of
 from htaf.tables.rules.conditions import Condition, Encoded, RawColumns, Rule, Values, both, sides, simplified
 from htaf.training.runs import Run
 from htaf.training.runs.data import rows_for_looking
-from htaf.training.runs.metrics import Interval, Weights, bootstrap, decided_by, interval, metrics_by_weight
+from htaf.training.runs.metrics import Interval, Weights, bootstrap, interval, metrics_by_weight
 
 DEEPEST = 3
 LEAST_LEAF = 5  # training rows
@@ -69,7 +69,7 @@ def _balanced(said: np.ndarray, bit: np.ndarray) -> float | None:
     return float((agree[bit].mean() + agree[~bit].mean()) / 2)
 
 
-def fit_rule(encoded: Encoded, bit: Bool[np.ndarray, " rows"], seed: int = 0) -> tuple[Rule, int]:
+def fit_rule(encoded: Encoded, bit: Bool[np.ndarray, " rows"]) -> tuple[Rule, int]:
     """Fit the rule of a bit, and find the depth of its tree.
 
     A tree of scikit-learn, both values of the bit weighted alike, of depth 1 to 3: the shallowest whose balanced
@@ -77,12 +77,11 @@ def fit_rule(encoded: Encoded, bit: Bool[np.ndarray, " rows"], seed: int = 0) ->
 
     Args:
         encoded: training rows, from `RawColumns.encode`. bit: on or off in each; both occur.
-        seed: of the quarter, and of the choice between splits that are equally good.
     """
-    shuffled = random_order(len(bit), seed, 1)
-    depth = _depth(encoded, bit, shuffled[len(bit) // 4 :], shuffled[: len(bit) // 4], seed)
+    shuffled = random_order(len(bit), 0, 1)
+    depth = _depth(encoded, bit, shuffled[len(bit) // 4 :], shuffled[: len(bit) // 4])
     inputs, orders = encoded.ordered(bit, np.arange(len(bit)))
-    tree: Any = _tree(depth, seed).fit(inputs, bit).tree_
+    tree: Any = _tree(depth).fit(inputs, bit).tree_
     splits = conditions_of(tree, inputs, encoded, orders)
 
     def alternatives(value: bool) -> Side:
@@ -96,30 +95,24 @@ def _length(rule: Rule) -> tuple[int, int]:
     return sum(map(len, rule.alternatives)), len(rule.alternatives)
 
 
-def _tree(depth: int, seed: int) -> DecisionTreeClassifier:
-    return DecisionTreeClassifier(
-        max_depth=depth, min_samples_leaf=LEAST_LEAF, class_weight="balanced", random_state=seed % 2**32
-    )
+def _tree(depth: int) -> DecisionTreeClassifier:
+    return DecisionTreeClassifier(max_depth=depth, min_samples_leaf=LEAST_LEAF, class_weight="balanced", random_state=0)
 
 
 def _depth(
-    encoded: Encoded, bit: np.ndarray, fitted: Int64[np.ndarray, " most"], kept: Int64[np.ndarray, " few"], seed: int
+    encoded: Encoded, bit: np.ndarray, fitted: Int64[np.ndarray, " most"], kept: Int64[np.ndarray, " few"]
 ) -> int:
     """The depth by the rows kept aside; a shallower tree is the deepest one cut off, as splits are chosen greedily."""
     if bit[fitted].all() or not bit[fitted].any() or bit[kept].all() or not bit[kept].any():
         return 1
     inputs, _ = encoded.ordered(bit, fitted)
-    tree: Any = _tree(DEEPEST, seed).fit(inputs[fitted], bit[fitted]).tree_
-    above: dict[int, tuple[int, ...]] = {0: (0,)}
-    for node in range(tree.node_count):  # parents come before their children
-        for child in (tree.children_left[node], tree.children_right[node]):
-            if child >= 0:
-                above[int(child)] = (*above[node], int(child))
-    leaves = tree.apply(inputs[kept])
+    tree: Any = _tree(DEEPEST).fit(inputs[fitted], bit[fitted]).tree_
+    says = np.array([_on(tree, node) for node in range(tree.node_count)])
+    passed = tree.decision_path(inputs[kept])  # of each row its nodes, from the root to a leaf
     scores = []
     for depth in range(1, DEEPEST + 1):
-        says = np.array([_on(tree, above[node][min(depth, len(above[node]) - 1)]) for node in range(tree.node_count)])
-        scores.append(_balanced(says[leaves], bit[kept]) or 0.0)
+        at = passed.indices[passed.indptr[:-1] + np.minimum(depth, np.diff(passed.indptr) - 1)]
+        scores.append(_balanced(says[at], bit[kept]) or 0.0)
     return 1 + next(place for place, score in enumerate(scores) if score >= max(scores) - WITHIN)
 
 
@@ -303,23 +296,17 @@ def _within(interval: Interval | None) -> str:
     return "" if interval is None else f" [{interval[0]:.3f}, {interval[1]:.3f}]"
 
 
-def surrogate(
-    model: Run | Fitted,
-    data: Table | pd.DataFrame | None = None,
-    *,
-    seed: int = 0,
-) -> Surrogate:
+def surrogate(model: Run | Fitted, data: Table | pd.DataFrame | None = None) -> Surrogate:
     """One tree for the whole network (Craven and Shavlik 1996), of scikit-learn over raw columns.
 
-    It is fitted on training rows to the exact network's probabilities or numbers; of a run without a step, method relu,
-    to those of its network. Of two to eight leaves it has as few as bring its R2 within 0.01 of the best on a
-    quarter of these rows. Leaves of one parent that say the same class are one; where all do, as of a rare class, they
-    stay apart by their probabilities, and fidelity is the R2 of these. All figures are of test rows. Rows count by
-    their weights.
+    It is fitted on at most 10,000 training rows to the exact network's probabilities or numbers; of a run without a
+    step, method relu, to those of its network. Of two to eight leaves it has as few as bring its R2 within 0.01 of the
+    best on a quarter of these rows. Leaves of one parent that say the same class are one; where all do, as of a rare
+    class, they stay apart by their probabilities, and fidelity is the R2 of these. All figures are of test rows. Rows
+    count by their weights.
 
     Args:
         model, data: as `htaf.rules.explain` takes them.
-        seed: of the rows that are drawn, at most 10,000 of a part, and of the tree.
 
     Raises:
         RulesError: a run of images. RunError: another table than that of the training.
@@ -328,12 +315,12 @@ def surrogate(
     table = own_table(run, data)
     parts = rows_for_looking(run, table)
     network = run.model(exact=run.has_step)
-    chosen = [drawn(rows, MOST_ROWS, seed) for rows in (parts.train, parts.test)]
+    chosen = [drawn(rows, MOST_ROWS) for rows in (parts.train, parts.test)]
     of_train, of_test = (table.features.iloc[rows] for rows in chosen)
     said = [answers(network, preprocessor, preprocessor.transform(rows)) for rows in (of_train, of_test)]
     weights = None if table.weights is None else (table.weights[chosen[0]], table.weights[chosen[1]])
     columns, labels = RawColumns.learn(preprocessor, of_train), table.target[chosen[1]]
-    return fit_surrogate(columns, preprocessor, (of_train, of_test), (said[0], said[1]), labels, seed, weights=weights)
+    return fit_surrogate(columns, preprocessor, (of_train, of_test), (said[0], said[1]), labels, weights=weights)
 
 
 def fit_surrogate(
@@ -342,7 +329,6 @@ def fit_surrogate(
     rows: tuple[pd.DataFrame, pd.DataFrame],
     predicted: tuple[Float64[np.ndarray, "train outputs"], Float64[np.ndarray, "test outputs"]],
     labels: Float64[np.ndarray, " test"] | Int64[np.ndarray, " test"],
-    seed: int = 0,
     *,
     weights: tuple[Weights, Weights] | None = None,
 ) -> Surrogate:
@@ -356,10 +342,10 @@ def fit_surrogate(
     of_train, of_test = (np.ones(len(train)), np.ones(len(test))) if weights is None else weights
     of_train = of_train / of_train.mean()
     encoded, values = columns.encode(columns.read(rows[0])), columns.read(rows[1])
-    shuffled = random_order(len(train), seed, 4)
+    shuffled = random_order(len(train), 0, 4)
     cut = len(train) // 4
-    leaves = _leaves(encoded, train, of_train, shuffled[cut:], shuffled[:cut], seed)
-    tree, inputs, orders = _fitted(encoded, train, of_train, np.arange(len(train)), leaves, seed)
+    leaves = _leaves(encoded, train, of_train, shuffled[cut:], shuffled[:cut])
+    tree, inputs, orders = _fitted(encoded, train, of_train, np.arange(len(train)), leaves)
     conditions = conditions_of(tree, inputs, encoded, orders)
     target = preprocessor.target
     number, two = target.task == "regression", len(target.classes) == 2
@@ -369,7 +355,7 @@ def fit_surrogate(
         single = set(np.flatnonzero(tree.children_left < 0).tolist())
     place = 1 - _place(tree, 0, target) if by_chance and two else None
     branches, of_tree = _branches(tree, single, conditions, values, test, of_test, target, place)
-    learned, of_network, by_tree = (_decided(of, target) for of in (train, test, of_tree))
+    learned, of_network, by_tree = (decided_values(of, target) for of in (train, test, of_tree))
     usual = 0.0
     if not (number or by_chance):
         usual = float(np.average(of_network == np.bincount(learned, of_train).argmax(), weights=of_test))
@@ -397,13 +383,6 @@ def fit_surrogate(
     )
 
 
-def _decided(said: Float64[np.ndarray, "rows outputs"], target: Target) -> Shaped[np.ndarray, " rows"]:
-    """What is predicted: classes, by number, of their probabilities; numbers as they are."""
-    if target.task == "regression":
-        return said[:, 0]
-    return decided_by(torch.tensor(said), target.threshold).numpy()
-
-
 def _along(said: Float64[np.ndarray, "rows outputs"], weights: Weights) -> Float64[np.ndarray, " rows"]:
     """One number for what is said of each row, by which categories are ordered: the first principal component."""
     centred = said - np.average(said, axis=0, weights=weights)
@@ -411,32 +390,25 @@ def _along(said: Float64[np.ndarray, "rows outputs"], weights: Weights) -> Float
 
 
 def _fitted(
-    encoded: Encoded, said: np.ndarray, weights: Weights, rows: np.ndarray, leaves: int, seed: int
+    encoded: Encoded, said: np.ndarray, weights: Weights, rows: np.ndarray, leaves: int
 ) -> tuple[Any, Any, Any]:
     inputs, orders = encoded.ordered(_along(said, weights), rows, weights)
     least = min(max(LEAST_LEAF, len(rows) // 200), max(1, len(rows) // 2))
-    model = DecisionTreeRegressor(max_leaf_nodes=leaves, min_samples_leaf=least, random_state=seed % 2**32)
+    model = DecisionTreeRegressor(max_leaf_nodes=leaves, min_samples_leaf=least, random_state=0)
     return model.fit(inputs[rows], said[rows], sample_weight=weights[rows]).tree_, inputs, orders
 
 
-def _leaves(
-    encoded: Encoded, said: np.ndarray, weights: Weights, fitted: np.ndarray, kept: np.ndarray, seed: int
-) -> int:
+def _leaves(encoded: Encoded, said: np.ndarray, weights: Weights, fitted: np.ndarray, kept: np.ndarray) -> int:
     """How many leaves, by the R2 of the rows kept aside. The best split is made first, so the tree of k leaves is the
     largest one without the nodes beyond 2 (k - 1)."""
     if not len(kept):
         return LEAVES
-    tree, inputs, _ = _fitted(encoded, said, weights, fitted, LEAVES, seed)
-    above = np.zeros(tree.node_count, np.int64)
-    for node in range(tree.node_count):
-        for child in (tree.children_left[node], tree.children_right[node]):
-            if child >= 0:
-                above[child] = node
-    at, scores = tree.apply(inputs[kept]), list[float]()
-    for leaves in range((tree.node_count + 1) // 2, 0, -1):
-        while (late := at > 2 * (leaves - 1)).any():
-            at = np.where(late, above[at], at)
-        scores.insert(0, _r2(tree.value[at, :, 0], said[kept], weights[kept]))
+    tree, inputs, _ = _fitted(encoded, said, weights, fitted, LEAVES)
+    passed, scores = tree.decision_path(inputs[kept]), list[float]()  # of each row its nodes, from the root to a leaf
+    for leaves in range(1, (tree.node_count + 1) // 2 + 1):
+        there = np.asarray(passed[:, : 2 * leaves - 1].sum(1)).ravel().astype(np.int64)
+        at = passed.indices[passed.indptr[:-1] + there - 1]
+        scores.append(_r2(tree.value[at, :, 0], said[kept], weights[kept]))
     return max(2, 1 + next((place for place, score in enumerate(scores) if score >= max(scores) - WITHIN), 0))
 
 
@@ -505,7 +477,7 @@ def _branches(
 
 def _place(tree: Any, node: int, target: Target) -> int:
     """The class that a node says."""
-    return int(_decided(tree.value[node, :, 0][None], target)[0])
+    return int(decided_values(tree.value[node, :, 0][None], target)[0])
 
 
 def _same(tree: Any, left: int, right: int, target: Target) -> bool:

@@ -15,8 +15,8 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from htaf.data import tabular
-from htaf.data.images import Images
-from htaf.data.parts import Data, Part, image_rows
+from htaf.data.images import Images, split
+from htaf.data.parts import Data, Part
 from htaf.training.runs.folder import RunError
 
 PartName = Literal["train", "validation", "test", "all"]
@@ -76,7 +76,7 @@ def rows_of(run: Trained, images: Images) -> dict[str, tuple[str, Int64[Tensor, 
     """
     expect_own(run, images)
     recipe, count = run.record["recipe"], len(images.train)
-    rows = image_rows(images, recipe["train_images"], recipe["validation_images"])
+    rows = split(images, train=recipe["train_images"], validation=recipe["validation_images"])
     left = torch.ones(count, dtype=torch.bool)
     left[torch.cat([rows.train, rows.validation])] = False
     return {

@@ -14,7 +14,7 @@ from torch import Tensor
 from htaf._ground.errors import option
 from htaf.data import dates
 from htaf.data.columns import Column, spelled
-from htaf.data.image_preprocess import ImagePreprocessor
+from htaf.data.images import ImagePreprocessor
 from htaf.data.preprocess import Preprocessor
 from htaf.program.integer.build import integer_program
 from htaf.program.integer.ops import Array, IntegerError

@@ -21,7 +21,7 @@ from htaf.program import packed
 from htaf.training.runs.predictions import of_images, of_rows
 
 if TYPE_CHECKING:
-    from htaf.data.image_preprocess import ImagePreprocessor
+    from htaf.data.images import ImagePreprocessor
     from htaf.data.preprocess import Preprocessor
     from htaf.program.packed import PackedModel
 
@@ -57,7 +57,7 @@ class PackedRun:
     @cached_property
     def _preprocessor(self) -> Preprocessor | ImagePreprocessor:  # a server asks for each batch
         if self.takes_images:
-            from htaf.data.image_preprocess import ImagePreprocessor
+            from htaf.data.images import ImagePreprocessor
 
             return ImagePreprocessor.from_json(self.preprocessing)
         from htaf.data.preprocess import Preprocessor  # scikit-learn

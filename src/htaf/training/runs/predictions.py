@@ -19,7 +19,7 @@ from htaf.data.reading import DataError, Frame, GivesPandas, TableError
 from htaf.training.runs.metrics import decided_by, metrics, probabilities
 
 if TYPE_CHECKING:
-    from htaf.data.image_preprocess import ImagePreprocessor
+    from htaf.data.images import ImagePreprocessor
     from htaf.data.preprocess import Preprocessor
 
 

@@ -23,8 +23,7 @@ from htaf._ground.errors import first_line
 from htaf._ground.files import LOCK, expect_folder, parse_json, regular, sealed, to_json, write_atomic
 from htaf._ground.names import is_outside
 from htaf.core.contract import StepFactory
-from htaf.data import images as image_sets
-from htaf.data import tabular
+from htaf.data import image_sets, tabular
 from htaf.data.images import ImagePreprocessor, Images
 from htaf.data.notes import Note
 from htaf.data.parts import Data, Part, image_part, table_part

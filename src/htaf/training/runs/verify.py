@@ -20,8 +20,7 @@ from torch import Tensor
 from htaf._ground.console import progress as progress_of
 from htaf._ground.errors import listed, option
 from htaf._ground.files import OutputError
-from htaf.data.image_preprocess import ImagePreprocessor
-from htaf.data.images import Images
+from htaf.data.images import ImagePreprocessor, Images
 from htaf.data.parts import Data
 from htaf.data.preprocess import Preprocessor
 from htaf.program.integer import exports, files
