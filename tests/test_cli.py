@@ -7,13 +7,11 @@ import errno
 import io
 import json
 import os
-import pkgutil
 import re
 import shutil
 import subprocess
 import sys
 import textwrap
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -83,15 +81,6 @@ def one_line(err: str) -> str:
     lines = [line for line in err.splitlines() if line.startswith("htaf: error:")]
     assert len(lines) == 1, err
     return lines[0]
-
-
-def test_rows_begin_as_the_verbs_own_help(help_of) -> None:
-    """`htaf --help` lists what `htaf VERB --help` begins with."""
-    for verb, row in VERBS.items():
-        own = " ".join(pkgutil.resolve_name(row.function).__doc__.split())
-        assert own.startswith(row.help), verb
-        above = verb.split()[0] if " " in verb else ""
-        assert row.help in " ".join(help_of(*above.split()).replace("│", " ").split())
 
 
 LAST = [*VERBS][-1].split()[0]
@@ -319,18 +308,6 @@ def test_demo(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool)
     assert found["names"]["found"] > found["names"]["verified"]
 
 
-def test_interrupt_says_how_to_go_on(htaf, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from htaf.training import fit
-
-    def stop(*args: object, **kwargs: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(fit, "_train", stop)
-    code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
-    assert code == 130
-    assert "the same command goes on from the last checkpoint" in one_line(err)
-
-
 def test_two_processes_in_one_folder(htaf, table: Path, tmp_path: Path) -> None:
     out = tmp_path / "r"
     out.mkdir()
@@ -446,14 +423,6 @@ def test_nothing_is_hidden_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> 
     assert captured.out.count(r"gnp.\u202eexe\u001b[2J\u009b1m\r") == 5
     assert "[b]:cat: gnp" in captured.out
     assert json.loads(captured.out[captured.out.index("{") :])["result"] == {"name": HIDDEN}
-
-
-def test_warnings_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with warnings.catch_warnings(), _console.plain_errors():
-        warnings.simplefilter("always")
-        warnings.showwarning = lambda *args: sys.stderr.write(warnings.formatwarning(*args[:4]))
-        warnings.warn(f"{HIDDEN}; zeros stand in for it", stacklevel=1)
-    assert capsys.readouterr().err == "warning: gnp.\\u202eexe\\u001b[2J\\u009b1m\\r; zeros stand in for it\n"
 
 
 @pytest.mark.parametrize("path", sorted(Path(cli.__file__).parent.glob("*.py")))

@@ -94,23 +94,6 @@ def test_the_page_says_which_verbs_go_on() -> None:
     assert named - {"train", "paper run"} == {verb for verb, row in VERBS.items() if row.keeps}
 
 
-def test_a_part_of_a_command_shows_progress(capsys: pytest.CaptureFixture[str]) -> None:
-    """Only in a command, and not within another progress."""
-
-    def part() -> None:
-        with _console.progress("part", 1, shown=None, every=0) as more:
-            more()
-
-    part()
-    assert capsys.readouterr().err == ""
-    with _console.running("evaluate", keeps=False, json=True):
-        part()
-        assert capsys.readouterr().err.startswith("part: 1 of 1 in")
-        with _console.progress("whole", 1):
-            part()
-    assert capsys.readouterr().err == ""
-
-
 def test_the_page_has_the_table_of_exit_codes() -> None:
     rows = re.findall(r"^\| (\d+) \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
     assert {int(code): text for code, text in rows} == _console.EXITS
@@ -148,20 +131,8 @@ def test_set_is_a_field_of_any_kind(htaf) -> None:
     words = ("patience=3", "refit=false", "hidden=16,8", "weight-decay=0.1", "optimizer=sgd")
     found = recipe_of(htaf, "--set", *words)
     assert (found["patience"], found["refit"], found["hidden"], found["optimizer"]) == (3, False, [16, 8], "sgd")
-    flags = [
-        "--patience",
-        "3",
-        "--refit",
-        "False",
-        "--hidden",
-        "16",
-        "8",
-        "--weight-decay",
-        "0.1",
-        "--optimizer",
-        "sgd",
-    ]
-    assert found == recipe_of(htaf, *flags)
+    flags = "--patience 3 --refit False --hidden 16 8 --weight-decay 0.1 --optimizer sgd"
+    assert found == recipe_of(htaf, *flags.split())
 
 
 def test_a_recipe_that_was_printed_is_read(htaf, tmp_path: Path) -> None:

@@ -583,9 +583,6 @@ def test_texts_of_an_array_are_read_as_in_the_training() -> None:
     np.testing.assert_array_equal(model.predict(X)[[0, 2]], model.predict(X[[0, 2]]))  # here all are numbers
 
 
-# --- scikit-learn's tools ----------------------------------------------------------------------------
-
-
 class LazyFrame:
     """As that of Polars: it has columns, and no rows yet."""
 

@@ -56,7 +56,7 @@ BUDGETS = {
     "": 623,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 58_984, ("tests", "paper/tests"): 50_091, ("paper/src",): 14_006}
+TOTALS = {("src/htaf",): 58_984, ("tests", "paper/tests"): 49_481, ("paper/src",): 14_006}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 
@@ -187,9 +187,3 @@ def test_no_file_has_the_name_of_something_else_in_its_package() -> None:
             given = [n for _, n in imports(path) if n not in MODULES]
             shadowed += [one for one in given if f"{name}.{one.rpartition('.')[2]}" in MODULES]
     assert shadowed == []
-
-
-def test_the_check_sees_a_violation(tmp_path: Path) -> None:
-    bad = tmp_path / "functional.py"
-    bad.write_text("from htaf.training import fit\nimport lightning\n")
-    assert len(violations(bad, "htaf.core.functional")) == 2

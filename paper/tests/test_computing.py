@@ -10,14 +10,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from htaf._ground.files import LOCK, hold
 from htaf.training.families import make_recipe
@@ -27,7 +25,6 @@ from htaf_paper import computing as cells
 from htaf_paper.computing import (
     FILE,
     Computing,
-    Place,
     StudyError,
     Task,
     cell_folder,
@@ -286,15 +283,6 @@ def test_nothing_else_can_be_written(tmp_path: Path) -> None:
 BASE = make_recipe(hidden=(4,), epochs=1, batch_size=64, patience=0)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Small trainings on many threads only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
     return Source(str(write_csv(tmp_path_factory.mktemp("data") / "made.csv")), target="y")
@@ -369,14 +357,3 @@ def test_a_cell_goes_on_from_its_checkpoint(source: Source, tmp_path: Path) -> N
     records, _ = trained(cell, tmp_path)
     assert json.loads(record_file(tmp_path, cell).read_text()) == records[cell.key()]
     assert not run_path(tmp_path, cell.key()).exists()
-
-
-def test_a_record_that_is_none_is_named_and_kept(source: Source, tmp_path: Path) -> None:
-    cell = Cell(BASE, 0, source)
-    assert cell.task().valid(cell.task().compute(Place(cell_folder(tmp_path / "other", cell.key()))))
-    file = record_file(tmp_path, cell)
-    file.parent.mkdir(parents=True)
-    file.write_text('{"metrics": {}}')
-    with pytest.raises(StudyError, match=r"record.json is damaged: delete it to compute the cell again"):
-        trained(cell, tmp_path)
-    assert file.read_text() == '{"metrics": {}}'

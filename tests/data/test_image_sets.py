@@ -1,4 +1,4 @@
-"""The official layouts of the public sets, small ones made here and real ones under HTAF_DATA; attributes of classes."""
+"""The official layouts of the public sets, small ones made here and real ones under HTAF_DATA; their attributes."""
 
 import pickle
 import re

@@ -1,4 +1,4 @@
-"""A language model: its texts, hidden states kept on disk, the training of its last layers, and going on from a prompt."""
+"""A language model: its texts, hidden states kept on disk, the training of its last layers, and its answers."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_what_was_kept_and_has_changed_is_computed_again(tmp_path):
     assert asked == [({}, {"loss": 1.25}, True), ({}, {"loss": 1.25}, False), ({}, {"loss": 2.5}, True)]
 
 
-# ---- A prompt is gone on from with models and tokenizers of every kind ----
+# ---- a prompt is gone on from with models and tokenizers of every kind ----
 
 
 SIZES = {

@@ -90,7 +90,7 @@ def test_what_is_refused(row: int) -> None:
         make(**options)
 
 
-# ---- resNet against torchvision's, weight by weight ----
+# ---- ResNet against torchvision's, weight by weight ----
 
 
 @pytest.mark.parametrize("depth", [18, 34])

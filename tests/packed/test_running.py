@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import functools
-import pickle
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -234,24 +232,3 @@ def test_sizes_of_constants_are_known(tmp_path: Path) -> None:
     assert torch.allclose(packed(x), exact(x), atol=1e-6)
     save(packed, tmp_path / "a.packed")
     assert torch.equal(load(tmp_path / "a.packed")(x), packed(x))
-
-
-COPIES: dict[str, Callable[[PackedModel], PackedModel]] = {
-    "deepcopy": copy.deepcopy,
-    "copy": copy.copy,
-    "pickle": lambda model: pickle.loads(pickle.dumps(model)),
-}
-
-
-@pytest.mark.parametrize("how", COPIES)
-def test_copies_run_on_their_own(how: str) -> None:
-    packed, size = _held()
-    packed = _fresh(packed)
-    packed.extra["note"] = 1
-    x = torch.randn(3, *size)
-    right = packed(x)
-    other = COPIES[how](packed)
-    for _ in range(3):
-        assert _equal(other(x), right)
-    assert other.extra == {"note": 1}
-    assert other._execution.scratch is not packed._execution.scratch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +27,6 @@ from htaf.training.runs import Run, open_run
 from quick import slow_but
 
 QUICK = make_recipe(hidden=(8, 6), epochs=8, batch_size=16, lr=0.02, sharpen_fraction=0.25, patience=0, exact_from=0.5)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -41,15 +41,6 @@ QUICK = make_recipe(hidden=(8,), epochs=4, batch_size=16, lr=0.02)
 FILES = ["metrics.csv", "model.safetensors", "preprocessing.json", "record.json"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Small trainings on many threads only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
     """A regression with numbers and a category."""
@@ -758,22 +749,6 @@ def test_a_line_an_epoch_without_a_terminal(table: Table, tmp_path: Path, capsys
         loss, smooth = (float(row[name]) for name in ("val_loss", "val_loss_smooth"))
         losses = f"train loss {float(row['train_loss']):.4f}, validation loss {loss:.4f} (smooth {smooth:.4f}), RMSE "
         assert line.startswith(f"epoch {number}/4: {losses}")
-
-
-def test_why_the_last_epoch_is_kept_is_said(
-    table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = QUICK.replace(epochs=4, patience=0, keep="last", method="ste")
-    for name, loss, said in (
-        ("rises", lambda epoch: abs(epoch - 1.0), True),
-        ("falls", lambda epoch: 9.0 - epoch, False),
-    ):
-        validation_losses(monkeypatch, loss)
-        train(tmp_path / name, table, recipe, progress=True)
-        last = capsys.readouterr().err.splitlines()[-1]
-        assert (
-            last.startswith("kept: epoch 4, the last (keep last). The validation loss was lowest after epoch 2") is said
-        )
 
 
 def test_norms_and_head_of_many_rows_are_fitted_on_some(
