@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import errno
 import io
 import json
 import os
@@ -19,11 +18,9 @@ import pandas as pd
 import pytest
 import rich.table
 import torch
-from filelock import FileLock
 
 from htaf import cli
 from htaf._ground import console as _console
-from htaf._ground import files as _files
 from htaf._ground.errors import HtafError
 from htaf._ground.files import SEAL, sealed
 from htaf.cli.verbs import Verb, known
@@ -250,30 +247,6 @@ def test_predict_raw_rows(htaf, run: Path, table: Path, tmp_path: Path) -> None:
     assert (code, "'b'" in one_line(err)) == (1, True)
 
 
-def test_out_folder_of_another_run(htaf, table: Path, run: Path) -> None:
-    before = {p.name: p.read_bytes() for p in run.iterdir()}
-    code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", run, *QUICK, "--lr", "0.01")
-    assert code == 1
-    assert "recipe.lr: 0.003 there, 0.01 here" in one_line(err)
-    assert {p.name: p.read_bytes() for p in run.iterdir()} == before
-
-
-def test_full_disk(htaf, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(source: object, target: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(source))
-
-    monkeypatch.setattr(_files.os, "replace", full)
-    code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
-    assert code == 1
-    assert one_line(err) == f"htaf: error: {tmp_path / 'r' / 'record.json'}: No space left on device"
-    assert not (tmp_path / "r").exists(), "no half-written file stays"
-    monkeypatch.undo()
-    words = ["htaf", "train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK]
-    monkeypatch.setattr(sys, "argv", [str(w) for w in words])
-    cli.main()
-    assert (tmp_path / "r" / "record.json").is_file()
-
-
 @pytest.mark.parametrize("full", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_demo(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
     if not full:
@@ -306,18 +279,6 @@ def test_demo(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool)
     assert again["images"] == found["test_images"]
     assert {"found": again["named"], "verified": again["verified"]} == found["names"]
     assert found["names"]["found"] > found["names"]["verified"]
-
-
-def test_two_processes_in_one_folder(htaf, table: Path, tmp_path: Path) -> None:
-    out = tmp_path / "r"
-    out.mkdir()
-    words = ("train", "tabular", "--data", table, "--target", "label", "--out", out, *QUICK)
-    with FileLock(out / runs.LOCK):
-        code, _, err = htaf(*words)
-    assert code == 1
-    assert "another process" in one_line(err)
-    assert htaf(*words)[0] == 0
-    assert not (out / runs.LOCK).exists()
 
 
 def test_several_seeds_of_one_recipe(htaf, table: Path, tmp_path: Path) -> None:

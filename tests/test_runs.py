@@ -348,36 +348,10 @@ def test_regression_is_in_the_units_of_the_target(regression: Path) -> None:
     np.testing.assert_allclose(frame["prediction"], target.mean() + target.std() * outputs, rtol=1e-12)
 
 
-def test_order_of_columns_and_extra_ones_do_not_matter(finished: Path) -> None:
-    run = open_run(finished)
-    expected = run.predict(ROWS)
-    pd.testing.assert_frame_equal(run.predict(ROWS[["kind", "b", "a"]]), expected)
-    pd.testing.assert_frame_equal(run.predict(ROWS.assign(note="text", a2=3.0)), expected)
-
-
 def test_prediction_of_a_row_does_not_depend_on_the_others(finished: Path) -> None:
     run = open_run(finished)
     whole, one = run.predict(ROWS), run.predict(ROWS.iloc[[7]])
     np.testing.assert_allclose(one.iloc[0, 1:].to_numpy(float), whole.iloc[7, 1:].to_numpy(float), atol=1e-6)
-
-
-def test_unseen_categories_and_missing_numbers(finished: Path) -> None:
-    rows = pd.DataFrame({"a": [np.nan, 2.0], "b": [1.0, 2.0], "kind": ["w", "x"]})
-    run = open_run(finished)
-    frame, notes = run.predict_with_notes(rows)
-    assert frame.equals(run.predict(rows))
-    assert np.isfinite(frame.iloc[:, 1:].to_numpy(float)).all()
-    told = " ".join(map(str, notes))
-    assert "not seen in training ('w')" in told
-    assert "set to the training median" in told
-
-
-def test_missing_columns_and_wrong_values(finished: Path) -> None:
-    run = open_run(finished)
-    with pytest.raises(DataError, match="expected the columns 'b' too"):
-        run.predict(ROWS.drop(columns="b"))
-    with pytest.raises(DataError, match="expected a number, got 'many'"):
-        run.predict(pd.DataFrame({"a": ["many"], "b": [1.0], "kind": ["x"]}))
 
 
 @pytest.mark.parametrize("which", ["finished", "regression"])

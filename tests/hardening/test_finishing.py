@@ -304,7 +304,7 @@ X, Y = rows(20, 6), torch.arange(20) % 3
 
 
 class TwoInputs(nn.Module):
-    def __init__(self, make: Callable[[], nn.Module] = partial(HTAF, 1.0, 5.0)) -> None:
+    def __init__(self, make: Callable[[], nn.Module] = lambda: HTAF(1.0, 5.0)) -> None:
         super().__init__()
         self.act, self.head = make(), nn.Linear(6, 3)
 

@@ -103,15 +103,6 @@ def test_neurons_follow_the_recipe(digits: Images) -> None:
     assert sum(isinstance(m, nn.ReLU) for m in real.modules()) == 20
 
 
-def test_parts_are_disjoint_balanced_and_the_same_for_every_seed(digits: Images) -> None:
-    posed = [problem(recipe("dhn"), digits, seed, "random") for seed in (0, 5)]
-    assert torch.equal(posed[0].train.rows, posed[1].train.rows)
-    assert torch.equal(posed[0].validation.rows, posed[1].validation.rows)
-    assert not set(posed[0].train.rows.tolist()) & set(posed[0].validation.rows.tolist())
-    counts = digits.train.labels[posed[0].train.rows].bincount()
-    assert counts.tolist() == [20] * 10
-
-
 def test_only_training_images_are_augmented(digits: Images) -> None:
     posed = problem(recipe("dhn", augment="crop-flip"), digits, 0, "random")
     rows = torch.arange(40)
