@@ -80,15 +80,9 @@ class Stopped(Exception):
     """What stands for a kill."""
 
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "dropout": {"dropout": 0.3, "recalibrate": True, "refit": True, "average": 0.9},
-    "pairs that move": {"sharpen_fraction": 1.0, "precision": "bfloat16"},
-}
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_resumes_to_the_last_bit(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str) -> None:
-    recipe = QUICK.replace(**VARIANTS[variant])
+def test_resumes_to_the_last_bit(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = QUICK.replace(dropout=0.3, recalibrate=True, refit=True, average=0.9, sharpen_fraction=1.0)
+    recipe = recipe.replace(precision="bfloat16")
     whole, original = train(tmp_path / "whole", table, recipe), Training.training_step
     stops = {2, 4, 6}  # each once, after some steps of the epoch
 
@@ -108,7 +102,7 @@ def test_resumes_to_the_last_bit(table: Table, tmp_path: Path, monkeypatch: pyte
     assert (again.path / "metrics.csv").read_bytes() == (whole.path / "metrics.csv").read_bytes()
 
 
-@pytest.mark.parametrize("method", ["htaf", "ss", "ste", "relu"])
+@pytest.mark.parametrize("method", ["htaf", "relu"])
 def test_finishing_is_for_every_method(table: Table, tmp_path: Path, method: str) -> None:
     plain = make_recipe(hidden=(8,), epochs=2, batch_size=16, lr=0.02, method=method)
     before = train(tmp_path / "plain", table, plain).record
