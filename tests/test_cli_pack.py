@@ -19,7 +19,6 @@ import made_runs
 from htaf import cli
 from htaf.program.packed import PackedModel, load, save
 from htaf.training.runs import packed as packed_runs
-from htaf.training.runs.predictions import agreement
 from quick import slow_but
 
 
@@ -296,11 +295,3 @@ def test_bad_input(htaf, run: Path, tmp_path: Path) -> None:
         assert message in err
         assert "Traceback" not in err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_agreement() -> None:
-    expected = torch.tensor([[1.0, 2.0], [3.0, 0.0], [4.0, 5.0]])
-    assert agreement(expected.clone(), expected).equal
-    other = expected.clone()
-    other[1] = torch.tensor([1.0, 2.0])
-    assert not agreement(other, expected).equal
