@@ -25,6 +25,7 @@ from htaf._ground.errors import HtafError
 from htaf._ground.files import SEAL, sealed
 from htaf.cli.verbs import Verb, known
 from htaf.training import runs
+from quick import one_line
 
 GROUPS, VERBS = known()
 QUICK = ("--epochs", "2", "--hidden", "8", "--members", "1", "--thresholds", "0", "--baselines", "False")
@@ -70,14 +71,6 @@ def run(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_new_interpreter_is_as_it_was_after_a_training(run: Path) -> None:
     """Here lightning and others are imported for the first time; what they leave would be there before other tests."""
     assert run.with_name("state.txt").read_text().splitlines()[-1] == "changed: {}"
-
-
-def one_line(err: str) -> str:
-    """The only error line; there must be no traceback."""
-    assert "Traceback" not in err, err
-    lines = [line for line in err.splitlines() if line.startswith("htaf: error:")]
-    assert len(lines) == 1, err
-    return lines[0]
 
 
 LAST = [*VERBS][-1].split()[0]

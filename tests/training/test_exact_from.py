@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from PIL import Image
+from test_fit import Stopped, train, write_csv
 from torch import nn
 
 from htaf.core.activations import HTAF, Heaviside
@@ -22,8 +22,8 @@ from htaf.training.families import make_recipe
 from htaf.training.finish import trained_exact
 from htaf.training.fit import check, fit
 from htaf.training.module import ExactValues, Training
-from htaf.training.recipe import Recipe, Running
-from htaf.training.runs import Run, open_run
+from htaf.training.recipe import Running
+from htaf.training.runs import open_run
 from quick import slow_but
 
 QUICK = make_recipe(hidden=(8, 6), epochs=8, batch_size=16, lr=0.02, sharpen_fraction=0.25, patience=0, exact_from=0.5)
@@ -31,19 +31,7 @@ QUICK = make_recipe(hidden=(8, 6), epochs=8, batch_size=16, lr=0.02, sharpen_fra
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"a": rng.normal(size=80), "b": rng.normal(size=80)})
-    frame["y"] = 10 * (frame["a"] > 0) + 5 * frame["b"] + rng.normal(size=80)
-    path = tmp_path_factory.mktemp("data") / "made.csv"
-    frame.to_csv(path, index=False)
-    return load(path, target="y")
-
-
-def train(out: Path, table: Table, recipe: Recipe = QUICK, **options: Any) -> Run:
-    """As `fit`; `options` are those of `Running` too."""
-    own = {name: options.pop(name) for name in [*options] if name in Running.__dataclass_fields__}
-    running = Running(**{"device": "cpu", "checkpoint_seconds": 0.0, **own})
-    return fit(recipe, table, out, running=running, **options)
+    return load(write_csv(tmp_path_factory.mktemp("data") / "made.csv"), target="y")
 
 
 # ---- hooks ----
@@ -74,10 +62,6 @@ def test_all_steps_are_exact_from_an_epoch_on(table: Table, tmp_path: Path, capf
     assert any("the exact network was trained" in note for note in run.record["notes"]) == trained
     assert not trained_exact(run.record | {"best_epoch": 3})
     assert "epoch 5/8: exact from here" in capfd.readouterr().err
-
-
-class Stopped(Exception):
-    """What stands for a kill."""
 
 
 def test_resumes_to_the_last_bit(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
