@@ -53,7 +53,7 @@ def test_exact_values_have_the_smooth_gradient(bipolar: bool) -> None:
 
 
 def test_all_steps_are_exact_from_an_epoch_on(table: Table, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    run = train(tmp_path / "run", table, progress=True)
+    run = train(tmp_path / "run", table, QUICK, progress=True)
     assert run.record["hardening"]["exact_from"] == 4
     rows = list(csv.DictReader((run.path / "metrics.csv").open()))
     assert [row["val_loss"] == row["val_loss_smooth"] for row in rows] == [False] * 4 + [True] * 4
