@@ -332,14 +332,6 @@ def test_progress_without_a_terminal_is_plain_lines(capsys: pytest.CaptureFixtur
 COMMANDS = [(), *((group,) for group in GROUPS), *(tuple(verb.split()) for verb in VERBS)]
 
 
-@pytest.mark.parametrize("verbs", COMMANDS, ids=" ".join)
-def test_help_shows_types_and_defaults(help_of, verbs: tuple[str, ...]) -> None:
-    text = " ".join(help_of(*verbs).replace("│", " ").split())
-    assert "usage: htaf" in text
-    for odd in ("None", "(default: )", "{["):
-        assert odd not in text, text
-
-
 @pytest.mark.parametrize("words", ["doctor", "doctor --json", "doctor --help", "--version"])
 @pytest.mark.parametrize("unread", ["at once", "after a while"])
 def test_a_reader_that_has_gone(words: str, unread: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,12 +376,6 @@ def test_commands_speak_through_the_console(path: Path) -> None:
     """`say`, `Terminal`, `print_csv`: print() and rich's own console show control characters of names as they are."""
     calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
     assert not {node.func.id for node in calls if isinstance(node.func, ast.Name)} & {"print", "Console"}
-
-
-def test_gaps_have_a_direction() -> None:
-    for gap, lower_is_better, said in ((0.5, True, "worse"), (-0.5, True, "better"), (0.25, False, "better")):
-        assert _console.figures(2.0, 2.0 + gap, lower_is_better=lower_is_better)[2] == f"{gap:+.4f} {said}"
-    assert _console.figures(0.5, None, lower_is_better=False)[2] == "-"
 
 
 def test_flags_in_messages_exist(flags_of) -> None:

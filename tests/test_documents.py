@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import importlib
 import re
@@ -166,7 +165,6 @@ def test_links_point_at_files_and_headings(page: Path) -> None:
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("[0-9][0-9]_*.py"))
 QUICK_EXAMPLES = ("04", "06", "09")
-LONGEST = 80  # lines that are not blank
 
 
 def names(path: Path) -> str:
@@ -205,21 +203,6 @@ def test_an_example_runs(
     assert all(drawn), "a figure without axes"
     assert list(here.iterdir()) == []
     assert sorted(path.parent.iterdir()) == beside
-
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=names)
-def test_an_example_has_a_title_and_is_short(path: Path) -> None:
-    text = path.read_text()
-    title, line, empty, *about = (ast.get_docstring(ast.parse(text)) or "").splitlines()
-    assert line == "=" * len(title)
-    assert not empty
-    assert about
-    assert len([line for line in text.splitlines() if line.strip()]) <= LONGEST
-    assert "# %%" in text
-
-
-def test_examples_are_numbered_from_1() -> None:
-    assert [int(path.name[:2]) for path in EXAMPLES] == [*range(1, len(EXAMPLES) + 1)]
 
 
 # ---- the site of `make docs` ----

@@ -17,11 +17,10 @@ from htaf_paper import cells, command, engine, plans, verdicts
 from htaf_paper.computing import Computing, StudyError, Task, attempt, cell_folder
 from htaf_paper.computing import Place as CellPlace
 from htaf_paper.engine import Records, run
-from htaf_paper.items import EXPERIMENTS, ITEMS, items
+from htaf_paper.items import ITEMS, items
 from htaf_paper.outcomes import OUTCOMES
 from htaf_paper.plans import Plan
 from htaf_paper.protocol import (
-    SCALES,
     Drawing,
     Figure,
     Found,
@@ -33,25 +32,11 @@ from htaf_paper.protocol import (
     Scale,
     Series,
     Setting,
-    Study,
     Table,
-    nearest,
 )  # fmt: skip
 from htaf_paper.records import read_lines, write_records
 
 NOTHING = Found(lambda task: None)
-
-
-@pytest.mark.parametrize("name", [*ITEMS, *EXPERIMENTS])
-def test_every_item_keeps_the_protocol(name: str) -> None:
-    (study,) = items((name,))
-    assert isinstance(study, Study)
-    assert study.id == name
-    assert study.title
-    assert study.paper
-    assert study.settings.keys() <= set(SCALES)
-    assert nearest(study.settings, "smoke") in study.settings
-    assert all(setting.about for setting in study.settings.values())
 
 
 def test_items_by_name() -> None:

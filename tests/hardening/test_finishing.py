@@ -120,16 +120,6 @@ def test_bad_input_says_what_to_do() -> None:
         htaf.refit_head(htaf.harden(net), TRAINING, validation=TRAINING, measure=loss)
 
 
-@pytest.mark.filterwarnings("ignore:the measure of one network")
-def test_the_exact_network_is_measured_twice_and_norms_only_where_there_are_some() -> None:
-    seen = list[nn.Module]()
-    net = nn.Sequential(nn.Linear(6, 8), htaf.StraightThrough(), nn.Linear(8, 2))
-    exact, report = htaf.finish(net, TRAINING, measure=lambda other: seen.append(other) or len(seen))
-    assert [one.name for one in report.steps] == ["refit_head"]
-    assert seen.count(exact) == 2  # the second tells whether the measure is partly chance
-    assert report.hardened == report.steps[0].before == 2
-
-
 def test_norms_in_front_of_the_first_step_are_not_tried() -> None:
     net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), htaf.StraightThrough(), nn.Linear(8, 2))
     _, report = htaf.finish(net, TRAINING, measure=loss)
@@ -150,20 +140,6 @@ def test_batches_of_several_inputs_say_how_they_are_given() -> None:
     assert report.steps[0].kept
     _, report = htaf.finish(TwoInputs(htaf.StraightThrough), [{"a": ROWS, "b": ROWS}], measure=measure)
     assert "got dict: take targets out of it, (batch, batch.pop('labels'))" in str(report)
-
-
-def test_steps_are_taken_on_what_was_kept() -> None:
-    def plus(net: nn.Module, value: float) -> tuple[nn.Module, htaf.transform.hardening.Report]:
-        other = nn.Linear(1, 1)
-        nn.init.constant_(other.bias, net.bias.item() + value)  # pyright: ignore[reportCallIssue,reportArgumentType]
-        return other, htaf.transform.hardening.Report("plus", 0.0)
-
-    begin = nn.Linear(1, 1)
-    nn.init.constant_(begin.bias, 3.0)
-    steps = [(f"{value}", partial(plus, value=value)) for value in (-1.0, 2.0, -1.5)]
-    net, taken = kept_where_better(begin, steps, lambda other: other.bias)
-    assert [(one.before, one.after, one.kept) for one in taken] == [(3, 2, True), (2, 4, False), (2, 0.5, True)]
-    assert net.bias.item() == 0.5  # pyright: ignore[reportCallIssue]
 
 
 def test_a_score_without_its_minus_is_questioned() -> None:
@@ -408,16 +384,3 @@ def test_one_pair_is_no_list_of_batches(pair: Any) -> None:
 )
 def test_two_batches_are_no_pair(some: Any) -> None:
     assert expect_batches(some) is some[0]
-
-
-def test_only_the_first_batch_is_looked_at_before_the_work() -> None:
-    made: list[int] = []
-
-    class Costly:
-        def __iter__(self) -> Any:
-            for i in range(4):
-                made.append(i)
-                yield X
-
-    recalibrate(harden(fresh(lambda: nn.Sequential(HTAF(), nn.Linear(6, 5), nn.BatchNorm1d(5)))), Costly())
-    assert made == [0, 0, 1, 2, 3]

@@ -19,7 +19,7 @@ from htaf.models.mlp import MLP
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.wide_resnet import WideResNet
 from htaf.program.packed import PackedModel, pack
-from htaf.program.packed.planning import Segment, places
+from htaf.program.packed.planning import places
 from htaf.transform.spiking.neurons import LIF
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="needs the compiled extension")
@@ -107,14 +107,6 @@ def test_a_plan_gives_what_the_instructions_give(packed, instruction_set: str, n
                 found = [model(x) for _ in range(3)]  # by instructions where the sizes are new, then by the plan
                 assert all(equal(one, wanted) for one in found)
                 assert all(a.stride() == b.stride() for a, b in zip(*map(pytree.tree_leaves, found[:2]), strict=True))
-
-
-@pytest.mark.parametrize("packed", ["mlp", "bireal", "wide"], indirect=True)
-def test_a_network_is_one_call(packed) -> None:
-    model, size = packed
-    model(torch.randn(3, *size))
-    (part,) = next(reversed(model._execution.plans.values())).parts
-    assert isinstance(part, Segment)
 
 
 @pytest.mark.parametrize("packed", ["mlp"], indirect=True)

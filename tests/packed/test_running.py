@@ -128,27 +128,6 @@ def test_threads_may_share_a_model(made: tuple[PackedModel, tuple[int, ...]]) ->
     assert not wrong
 
 
-@compiled
-def test_memory_is_used_again_and_does_not_grow() -> None:
-    packed, size = _wide()
-    packed = _fresh(packed)
-    x = torch.randn(3, *size)
-
-    def kept() -> list[int]:
-        return sorted(block.data_ptr() for block in packed._execution.scratch)
-
-    packed(x)  # by instructions; its plan, made beside it, has memory of its own
-    packed(x)
-    first = kept()
-    for _ in range(5):
-        packed(x)
-    assert first
-    assert kept() == first
-    for _ in range(3):
-        packed(x[:2])
-    assert len(kept()) == len(first)
-
-
 def test_inputs_share_their_batch() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:

@@ -48,18 +48,6 @@ def test_loaders_keep_rows_and_targets_together() -> None:
     assert torch.equal(torch.cat([targets for _, targets in chunks]), y[[2, 0, 1]])
 
 
-def test_keys_differ_and_depend_on_seed_and_epoch_alone() -> None:
-    def keys(seed: int, epoch: int) -> list[int]:
-        sampler = EpochBatches(50, 8, seed)
-        sampler.set_epoch(epoch)
-        return [key for _, key, _ in sampler]
-
-    assert keys(3, 5) == keys(3, 5)
-    seen = [key for seed in range(3) for epoch in range(20) for key in keys(seed, epoch)]
-    assert len(set(seen)) == len(seen)
-    assert all(0 <= key < 2**63 for key in seen)
-
-
 @pytest.mark.parametrize("schedule", ["one_cycle", "cosine", "linear", "constant"])
 @pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd"])
 def test_schedules(schedule, optimizer) -> None:

@@ -10,7 +10,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from htaf.training.families import FAMILIES, family_of, make_recipe, ready_recipe
+from htaf.training.families import FAMILIES, make_recipe, ready_recipe
 from htaf.training.source import Source
 
 
@@ -101,12 +101,6 @@ def test_inputs_told_by_each_value_have_a_threshold_for_each() -> None:
     inputs = {"in_features": 4, "levels": [365, 365, 2, 7], "discrete": [1, 3]}
     model = ready_recipe("mlp", "tabular-members").model(inputs, 1)
     assert model["thresholds"] == [48, 364, 1, 6]
-
-
-def test_several_hidden_layers_are_of_one_network() -> None:
-    suited = family_of("mlp").suited
-    found = [suited(given) for given in ({}, {"hidden": (8,)}, {"hidden": (8, 4)}, {"hidden": (8, 4), "members": 1})]
-    assert found == ["", "", "tabular-exact", ""]
 
 
 def test_the_network_of_a_family() -> None:
