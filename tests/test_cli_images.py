@@ -272,9 +272,6 @@ def test_a_folder_becomes_a_page(htaf, photos: Path, weights: Path, tmp_path: Pa
     assert made.summary | {"steps": 0} == found | {"steps": 0}
     assert (str(made.page), made.codes.concepts, made.run.path) == (found["page"], 8, tmp_path / "d/icbm")
     assert len(repr(made)) < 400, repr(made)
-    sparse = discover(photos, tmp_path / "e", per_class=2, **options | {"epochs": 2})
-    assert "heads" in sparse.run.record
-    assert open_known(sparse.run) is not None, "of the run with its sparse head"
     with pytest.raises(HtafError, match="out must lie outside the images"):
         discover(photos, photos / "new", **options)
     with pytest.raises(HtafError, match="concept"):
@@ -299,6 +296,14 @@ def test_a_folder_becomes_a_page(htaf, photos: Path, weights: Path, tmp_path: Pa
     code, out, err = htaf("concepts", "find", tmp_path / "d/icbm", *sides, "--json")
     assert code == 0, err
     assert json.loads(out)["follows"] == "bit"
+
+
+@pytest.mark.slow
+def test_a_page_of_a_sparse_head(photos: Path, weights: Path, tmp_path: Path) -> None:
+    options = {"pretrained": str(weights), "backbone": "resnet10t", "concepts": 8, "epochs": 2}
+    sparse = discover(photos, tmp_path / "e", per_class=2, **options)
+    assert "heads" in sparse.run.record
+    assert open_known(sparse.run) is not None, "of the run with its sparse head"
 
 
 def test_a_training_keeps_a_head_that_can_be_read(htaf, photos: Path, weights: Path, tmp_path: Path) -> None:
