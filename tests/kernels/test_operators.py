@@ -129,9 +129,8 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 def test_without_the_extension_the_reference_runs_and_one_warning_says_so() -> None:
     code = (
-        "import sys, torch, htaf.functional; torch.ops.htaf.htaf; print('imported', file=sys.stderr); "
-        "x = torch.randn(3); "
-        "[htaf.functional.htaf(x) for _ in range(3)]; htaf.functional.sign(x)"
+        "import sys, torch, htaf.core.functional as f; torch.ops.htaf.htaf; print('imported', file=sys.stderr); "
+        "x = torch.randn(3); [f.htaf(x) for _ in range(3)]; f.sign(x)"
     )
     done = python(code, HTAF_NO_EXTENSION="1")
     assert done.returncode == 0, done.stderr

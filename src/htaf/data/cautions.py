@@ -213,7 +213,7 @@ def _explained(
     """Return the shares of the target's variance explained by the mean of each value, and by that of each of four
     ranges. Of classes the most frequent one is the target."""
     from sklearn.linear_model import LinearRegression
-    from sklearn.model_selection import cross_val_score
+    from sklearn.model_selection import KFold, cross_val_score
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import TargetEncoder
     from sklearn.tree import DecisionTreeRegressor
@@ -221,8 +221,8 @@ def _explained(
     truth = table.target[rows].astype(np.float64)
     if table.classes:
         truth = (truth == np.bincount(table.target[rows]).argmax()).astype(np.float64)
-    encoder: Any = TargetEncoder(target_type="continuous", random_state=0)  # pyright: ignore[reportArgumentType]
-    of_value = make_pipeline(encoder, LinearRegression())
+    folds: Any = KFold(5, shuffle=True, random_state=0)
+    of_value = make_pipeline(TargetEncoder(target_type="continuous", cv=folds), LinearRegression())
     of_range = DecisionTreeRegressor(max_leaf_nodes=4, random_state=0)
     by = ((of_value, place), (of_range, numbers))
     own, other = (cross_val_score(model, values[:, None], truth, cv=2, scoring="r2").mean() for model, values in by)
@@ -236,24 +236,24 @@ def _errors(
     has seen and on rows of other values, and that of a constant."""
     from sklearn.compose import ColumnTransformer
     from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
-    from sklearn.model_selection import GroupKFold, KFold, cross_val_predict
+    from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold, cross_val_predict
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import TargetEncoder
 
     truth = table.target[rows]
     forest = ExtraTreesClassifier if table.classes else ExtraTreesRegressor
-    encoder: Any = TargetEncoder(random_state=0)  # pyright: ignore[reportArgumentType]
+    folds: Any = (StratifiedKFold if table.classes else KFold)(5, shuffle=True, random_state=0)
     model = make_pipeline(
-        ColumnTransformer([("value", encoder, [0])], remainder="passthrough"),
+        ColumnTransformer([("value", TargetEncoder(cv=folds), [0])], remainder="passthrough"),
         forest(TREES, min_samples_leaf=2, random_state=0),
     )
 
     def error(guess: Any) -> float:
         return float((guess != truth).mean() if table.classes else ((guess - truth) ** 2).mean())
 
-    seen, unseen = (
-        error(cross_val_predict(model, inputs, truth, cv=cv, groups=inputs[:, 0])) for cv in (KFold(2), GroupKFold(2))
-    )
+    by_chance = KFold(2).split(inputs)
+    halves = (by_chance, GroupKFold(2).split(inputs, truth, inputs[:, 0]))
+    seen, unseen = (error(cross_val_predict(model, inputs, truth, cv=[*cv])) for cv in halves)
     return (seen, unseen), error(np.bincount(truth).argmax() if table.classes else truth.mean())
 
 

@@ -730,7 +730,7 @@ def _warn(text: str) -> None:
     warnings.warn(text, UserWarning, stacklevel=level)
 
 
-_HERE = str(Path(__file__).parent) + os.sep
+_HERE = str(Path(__file__).parents[1]) + os.sep
 
 
 def _head_in_double(net: nn.Module) -> nn.Module:

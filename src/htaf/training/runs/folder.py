@@ -81,7 +81,7 @@ def short_commit(commit: str | None) -> str:
 def _commit() -> str | None:
     """The commit of the source tree that is running, with `+changes` when files differ from it, as it was when first
     asked for; None outside one."""
-    root = Path(__file__).resolve().parents[3]
+    root = Path(__file__).resolve().parents[4]
     if not (root / ".git").exists():
         return None
     try:
