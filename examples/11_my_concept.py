@@ -58,8 +58,8 @@ for name, changed in {"smudge": smudged(plain), "noise": plain + noise}.items():
 
 direction = smudge.direction
 figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.4), layout="constrained")
-for own, marker, name in ((True, "C1s", "with smudge"), (False, "C0o", "without")):
-    scores = direction.scores[smudge.own == own]
+for has_concept, marker, name in ((True, "C1s", "with smudge"), (False, "C0o", "without")):
+    scores = direction.scores[smudge.has_concept == has_concept]
     left.plot(scores, range(len(scores)), marker, label=name)
 left.set(xlabel="score along the direction", ylabel="pair", ylim=(-1, 25))
 left.legend(loc="upper center", ncols=2)

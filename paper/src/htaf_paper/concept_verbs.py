@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 SHOWN = 10  # concepts in the table
 MOST_STEPS = 1_000_000
+MOST_SEEDS = 1000
 
 
 def bench(
@@ -53,6 +54,8 @@ def bench(
     json: Json = False,
 ) -> None:
     """Compare codes with bits that anyone gets from the same features: are they concepts?"""
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise UsageError(f"--seeds must lie in 1 to {MOST_SEEDS}, got {seeds}")
     if wrong := [text for text in others if "=" not in text]:
         raise UsageError(f"--others: expected NAME=CODES, got {wrong[0]!r}")
     named = [("these", codes), *((name, Path(place)) for name, _, place in (text.partition("=") for text in others))]

@@ -16,7 +16,7 @@ from typing import Any
 from filelock import FileLock
 
 from htaf._ground.errors import HtafError
-from htaf._ground.files import LOCK, check_place, parse_json, to_json
+from htaf._ground.files import LOCK, check_output_folder, parse_json, to_json
 from htaf.data.reading import DataError
 from htaf.training.runs import environment
 from htaf_paper.computing import Computing, Task, engine_of, finished, gather, read_cell
@@ -131,7 +131,7 @@ def run(
         return [*tasks.values()]
 
     tasks = next_round()
-    check_place(out)
+    check_output_folder(out)
     out.mkdir(parents=True, exist_ok=True)
     if tasks and compute:
         with engine_of(computing) as engine:
