@@ -73,6 +73,7 @@ def test_the_python_of_the_pages_runs(
     request: pytest.FixtureRequest,
 ) -> None:
     code = blocks_of(page, "python")[number]
+    torch.manual_seed(0)  # whatever ran before
     monkeypatch.chdir(tmp_path)
     for peer in re.findall(r"^from (spikingjelly|torch_concepts)\b", code, re.MULTILINE):
         pytest.importorskip(peer)

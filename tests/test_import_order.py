@@ -56,7 +56,7 @@ BUDGETS = {
     "": 623,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 58_984, ("tests", "paper/tests"): 48_270, ("paper/src",): 14_009}
+TOTALS = {("src/htaf",): 58_984, ("tests", "paper/tests"): 48_271, ("paper/src",): 14_009}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 
