@@ -53,7 +53,7 @@ MENU = {
 MENU = {caption: [page if page[0] == "/" else f"/docs/{page}" for page in pages] for caption, pages in MENU.items()}
 suppress_warnings = [
     "toc.not_included",  # reports of results, which pages lead to
-    "myst.xref_missing",  # files of the repository that are no pages; tests/test_readme.py checks that they exist
+    "myst.xref_missing",  # files of the repository that are no pages; tests/test_documents.py checks that they exist
 ]
 autodoc_inherit_docstrings = False
 exclude_patterns = ["docs/README.md", ".venv", "build", "data", "results", "runs", "site", "src", "tests", "web"]

@@ -1,4 +1,4 @@
-"""Which rows of a table of parameters `make test` runs; the others are slow."""
+"""What many tests use: rows of a table of parameters that `make test` runs, and the one line of an error."""
 
 from __future__ import annotations
 
@@ -14,3 +14,10 @@ def slow_but(values: Iterable[Any], *quick: Any, rows: bool = False) -> list[Any
     assert all(value in values for value in quick), f"expected some of {values}, got {quick}"
     slow = [pytest.param(*(value if rows else (value,)), marks=pytest.mark.slow) for value in values]
     return [value if value in quick else marked for value, marked in zip(values, slow, strict=True)]
+
+
+def one_line(err: str) -> str:
+    """The only error line; there must be no traceback."""
+    assert "Traceback" not in err, err
+    (line,) = [line for line in err.splitlines() if line.startswith("htaf: error:")]
+    return line

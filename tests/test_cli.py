@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import ast
-import errno
 import io
 import json
 import os
-import pkgutil
 import re
 import shutil
 import subprocess
 import sys
 import textwrap
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -21,15 +18,14 @@ import pandas as pd
 import pytest
 import rich.table
 import torch
-from filelock import FileLock
 
 from htaf import cli
 from htaf._ground import console as _console
-from htaf._ground import files as _files
 from htaf._ground.errors import HtafError
 from htaf._ground.files import SEAL, sealed
 from htaf.cli import Verb, known
 from htaf.training import runs
+from quick import one_line
 
 GROUPS, VERBS = known()
 QUICK = ("--epochs", "2", "--hidden", "8", "--members", "1", "--thresholds", "0", "--baselines", "False")
@@ -75,23 +71,6 @@ def run(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_new_interpreter_is_as_it_was_after_a_training(run: Path) -> None:
     """Here lightning and others are imported for the first time; what they leave would be there before other tests."""
     assert run.with_name("state.txt").read_text().splitlines()[-1] == "changed: {}"
-
-
-def one_line(err: str) -> str:
-    """The only error line; there must be no traceback."""
-    assert "Traceback" not in err, err
-    lines = [line for line in err.splitlines() if line.startswith("htaf: error:")]
-    assert len(lines) == 1, err
-    return lines[0]
-
-
-def test_rows_begin_as_the_verbs_own_help(help_of) -> None:
-    """`htaf --help` lists what `htaf VERB --help` begins with."""
-    for verb, row in VERBS.items():
-        own = " ".join(pkgutil.resolve_name(row.function).__doc__.split())
-        assert own.startswith(row.help), verb
-        above = verb.split()[0] if " " in verb else ""
-        assert row.help in " ".join(help_of(*above.split()).replace("│", " ").split())
 
 
 LAST = [*VERBS][-1].split()[0]
@@ -261,30 +240,6 @@ def test_predict_raw_rows(htaf, run: Path, table: Path, tmp_path: Path) -> None:
     assert (code, "'b'" in one_line(err)) == (1, True)
 
 
-def test_out_folder_of_another_run(htaf, table: Path, run: Path) -> None:
-    before = {p.name: p.read_bytes() for p in run.iterdir()}
-    code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", run, *QUICK, "--lr", "0.01")
-    assert code == 1
-    assert "recipe.lr: 0.003 there, 0.01 here" in one_line(err)
-    assert {p.name: p.read_bytes() for p in run.iterdir()} == before
-
-
-def test_full_disk(htaf, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(source: object, target: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(source))
-
-    monkeypatch.setattr(_files.os, "replace", full)
-    code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
-    assert code == 1
-    assert one_line(err) == f"htaf: error: {tmp_path / 'r' / 'record.json'}: No space left on device"
-    assert not (tmp_path / "r").exists(), "no half-written file stays"
-    monkeypatch.undo()
-    words = ["htaf", "train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK]
-    monkeypatch.setattr(sys, "argv", [str(w) for w in words])
-    cli.main()
-    assert (tmp_path / "r" / "record.json").is_file()
-
-
 @pytest.mark.parametrize("full", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_demo(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
     if not full:
@@ -316,30 +271,6 @@ def test_demo(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool)
     assert again["images"] == found["test_images"]
     assert {"found": again["named"], "verified": again["verified"]} == found["names"]
     assert found["names"]["found"] > found["names"]["verified"]
-
-
-def test_interrupt_says_how_to_go_on(htaf, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from htaf.training import fit
-
-    def stop(*args: object, **kwargs: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(fit, "_train", stop)
-    code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
-    assert code == 130
-    assert "the same command goes on from the last checkpoint" in one_line(err)
-
-
-def test_two_processes_in_one_folder(htaf, table: Path, tmp_path: Path) -> None:
-    out = tmp_path / "r"
-    out.mkdir()
-    words = ("train", "tabular", "--data", table, "--target", "label", "--out", out, *QUICK)
-    with FileLock(out / runs.LOCK):
-        code, _, err = htaf(*words)
-    assert code == 1
-    assert "another process" in one_line(err)
-    assert htaf(*words)[0] == 0
-    assert not (out / runs.LOCK).exists()
 
 
 def test_several_seeds_of_one_recipe(htaf, table: Path, tmp_path: Path) -> None:
@@ -400,14 +331,6 @@ def test_progress_without_a_terminal_is_plain_lines(capsys: pytest.CaptureFixtur
 COMMANDS = [(), *((group,) for group in GROUPS), *(tuple(verb.split()) for verb in VERBS)]
 
 
-@pytest.mark.parametrize("verbs", COMMANDS, ids=" ".join)
-def test_help_shows_types_and_defaults(help_of, verbs: tuple[str, ...]) -> None:
-    text = " ".join(help_of(*verbs).replace("│", " ").split())
-    assert "usage: htaf" in text
-    for odd in ("None", "(default: )", "{["):
-        assert odd not in text, text
-
-
 @pytest.mark.parametrize("words", ["doctor", "doctor --json", "doctor --help", "--version"])
 @pytest.mark.parametrize("unread", ["at once", "after a while"])
 def test_a_reader_that_has_gone(words: str, unread: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -447,25 +370,11 @@ def test_nothing_is_hidden_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> 
     assert json.loads(captured.out[captured.out.index("{") :])["result"] == {"name": HIDDEN}
 
 
-def test_warnings_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with warnings.catch_warnings(), _console.plain_errors():
-        warnings.simplefilter("always")
-        warnings.showwarning = lambda *args: sys.stderr.write(warnings.formatwarning(*args[:4]))
-        warnings.warn(f"{HIDDEN}; zeros stand in for it", stacklevel=1)
-    assert capsys.readouterr().err == "warning: gnp.\\u202eexe\\u001b[2J\\u009b1m\\r; zeros stand in for it\n"
-
-
 @pytest.mark.parametrize("path", sorted(Path(cli.__file__).parent.glob("*.py")))
 def test_commands_speak_through_the_console(path: Path) -> None:
     """`say`, `Terminal`, `print_csv`: print() and rich's own console show control characters of names as they are."""
     calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
     assert not {node.func.id for node in calls if isinstance(node.func, ast.Name)} & {"print", "Console"}
-
-
-def test_gaps_have_a_direction() -> None:
-    for gap, lower_is_better, said in ((0.5, True, "worse"), (-0.5, True, "better"), (0.25, False, "better")):
-        assert _console.figures(2.0, 2.0 + gap, lower_is_better=lower_is_better)[2] == f"{gap:+.4f} {said}"
-    assert _console.figures(0.5, None, lower_is_better=False)[2] == "-"
 
 
 def test_flags_in_messages_exist(flags_of) -> None:

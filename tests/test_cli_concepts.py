@@ -19,6 +19,7 @@ from htaf.data.images import ImagePreprocessor
 from htaf.models.icbm import ICBM
 from htaf.training.runs import open_run
 from made_runs import digits, made_run
+from quick import one_line
 
 FEWER: dict[str, float] = {"train_images": 150, "validation_images": 50}
 
@@ -35,14 +36,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def codes(folder: Path) -> Path:
     """Codes of the run: validation and test images, and the training images."""
     return extract(open_run(folder / "run"), digits(), folder / "codes", keep=["features"]).path
-
-
-def one_line(err: str) -> str:
-    """The only error line; there must be no traceback."""
-    assert "Traceback" not in err, err
-    lines = [line for line in err.splitlines() if line.startswith("htaf: error:")]
-    assert len(lines) == 1, err
-    return lines[0]
 
 
 def test_extract_says_parts_and_accuracies(htaf, folder: Path, tmp_path: Path) -> None:

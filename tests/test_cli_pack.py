@@ -17,19 +17,9 @@ from PIL import Image
 
 import made_runs
 from htaf import cli
-from htaf.cli.packing import _agreement
 from htaf.program.packed import PackedModel, load, save
-from htaf.training import runs
 from htaf.training.runs import packed as packed_runs
-from htaf.training.runs.predictions import Agreement, agreement
 from quick import slow_but
-
-
-@pytest.mark.parametrize(("difference", "told"), [(3.5e-7, False), (9.4e-4, True)])
-def test_outputs_that_differ_by_a_bit_are_explained(difference: float, told: bool) -> None:
-    said = _agreement(Agreement(rows=40, predictions=40, difference=difference), "test")
-    assert f"as by the run's exact network; outputs differ by at most {difference:.1e} of the largest" in said
-    assert said.endswith(", where rounding decides a bit: its pre-activation is next to the threshold") == told
 
 
 @pytest.fixture(scope="module")
@@ -272,24 +262,6 @@ def test_export(htaf, run: Path, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["net.onnx"]
 
 
-def test_pack_from_python(run: Path, tmp_path: Path) -> None:
-    opened = runs.open_run(run)
-    data = opened.data()
-    made = runs.pack_run(opened, tmp_path / "net.packed", data=data)
-    assert (made.path, made.part) == (tmp_path / "net.packed", "test")
-    assert made.size == made.path.stat().st_size
-    assert made.agreement.rows == made.agreement.predictions == len(opened.part("test", data)) > 300
-    assert made.report.layers
-    assert made.layers.ok
-    packed_run = runs.open_packed(made.path)
-    checked = {"part": "test", "rows": 359, "same": 359, "difference": made.agreement.difference}
-    assert packed_run.about["checked"] == checked
-    assert packed_run.preprocessing == opened.preprocessor().to_json()
-    with torch.no_grad():
-        x, _ = next(iter(opened.part("test", data)))
-        assert (packed_run.model(x).argmax(1) == opened.model()(x).argmax(1)).all()
-
-
 @pytest.mark.slow
 def test_a_wrong_onnx_file_is_refused(htaf, run: Path, tmp_path: Path, monkeypatch) -> None:
     pytest.importorskip("onnxruntime")
@@ -323,11 +295,3 @@ def test_bad_input(htaf, run: Path, tmp_path: Path) -> None:
         assert message in err
         assert "Traceback" not in err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_agreement() -> None:
-    expected = torch.tensor([[1.0, 2.0], [3.0, 0.0], [4.0, 5.0]])
-    assert agreement(expected.clone(), expected).equal
-    other = expected.clone()
-    other[1] = torch.tensor([1.0, 2.0])
-    assert not agreement(other, expected).equal

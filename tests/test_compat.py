@@ -6,7 +6,7 @@ import importlib.util
 import signal
 import subprocess
 import sys
-from importlib.machinery import FrozenImporter, ModuleSpec
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -61,17 +61,24 @@ def test_leaves_existing_operators_alone(torchvision: Path, defined, monkeypatch
     assert list(defined) == ["torchvision::qnms"]
 
 
-@pytest.mark.parametrize("build", ["0.28.0+cpu", "0.28.0", "0.28.0+rocm6.3"])
-def test_other_builds_need_nothing(torchvision: Path, defined: dict[str, str], build: str) -> None:
-    (torchvision / "version.py").write_text(f"__version__ = '{build}'\ncuda = None\n")
+def test_where_nothing_is_to_repair_nothing_is_declared(
+    torchvision: Path, defined: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = torchvision / "version.py"
+    built = version.read_text()
+    for build in ("0.28.0+cpu", "0.28.0", "0.28.0+rocm6.3"):
+        version.write_text(f"__version__ = '{build}'\ncuda = None\n")
+        assert repair_torchvision() is False
+    version.unlink()
     assert repair_torchvision() is False
-    assert not defined
-
-
-@pytest.mark.parametrize("name", ["cuda", "hip"])
-def test_a_torch_for_gpus_needs_nothing(torchvision: Path, defined, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(torch.version, name, "13.0")
-    assert repair_torchvision() is False
+    version.write_text(built)
+    for name in ("cuda", "hip"):
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.version, name, "13.0")
+            assert repair_torchvision() is False
+    for spec in (None, ModuleSpec("torchvision", None)):
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name, spec=spec: spec)
+        assert repair_torchvision() is False
     assert not defined
 
 
@@ -100,19 +107,6 @@ def test_whoever_imports_torchvision(tmp_path: Path, first: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert (done.stdout == "imported\n") == bool(first), done.stderr
     assert first or "operator torchvision::nms does not exist" in done.stderr
-
-
-@pytest.mark.parametrize("spec", [None, ModuleSpec("torchvision", None)])
-def test_no_torchvision(torchvision: Path, defined, monkeypatch: pytest.MonkeyPatch, spec: ModuleSpec | None) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
-    assert repair_torchvision() is False
-    assert not defined
-
-
-def test_no_version_file(torchvision: Path, defined: dict[str, str]) -> None:
-    (torchvision / "version.py").unlink()
-    assert repair_torchvision() is False
-    assert not defined
 
 
 class Finds:
@@ -148,14 +142,6 @@ def test_torch_is_found_by_any_finder_and_never_lost(monkeypatch: pytest.MonkeyP
     spec.loader.exec_module(ModuleType("torch"))
     assert done == ["torch", "declared"]
     assert ours not in sys.meta_path
-
-
-def test_a_loader_of_all_modules_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = _compat._Torch()
-    monkeypatch.setattr(sys, "meta_path", [ours, Finds(FrozenImporter)])
-    before = FrozenImporter.exec_module
-    assert ours.find_spec("torch") is not None
-    assert FrozenImporter.exec_module is before
 
 
 @pytest.mark.slow

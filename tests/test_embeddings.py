@@ -16,16 +16,13 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import TruncatedSVD
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from htaf import ConceptBottleneck
 from htaf._ground.files import sealed
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.store import open_codes, write_codes
-from htaf.training.families.icbm import ICBMNetwork
 from made_pages import read_page, read_script
 
 SMALL = {"n_concepts": 16, "epochs": 5}
@@ -63,22 +60,6 @@ def test_predictions_are_sums_over_bits(model: ConceptBottleneck, digits) -> Non
     assert_allclose(model.predict_proba(x), np.exp(logits) / np.exp(logits).sum(1, keepdims=True))
     assert_array_equal(model.predict(x), model.classes_[logits.argmax(1)])
     assert model.score(x, y) > 0.6
-
-
-def test_bits_are_learned_by_the_recipe_of_images(digits, monkeypatch: pytest.MonkeyPatch) -> None:
-    rates: list[object] = []
-    loss: Any = ICBMNetwork.loss
-
-    def counted(self: ICBMNetwork, *given: Any) -> Any:
-        rates.append(self.concept_rate)
-        return loss(self, *given)
-
-    monkeypatch.setattr(ICBMNetwork, "loss", counted)
-    x, y = digits
-    for changes, rate, steps in (({}, "auto", 150), ({"rate": 0.2, "epochs": 3}, 0.2, 3)):
-        rates.clear()
-        ConceptBottleneck(n_concepts=8, **changes).fit(x[:100], y[:100])
-        assert rates == [rate] * steps  # 90 rows are one batch
 
 
 def test_a_flip_takes_from_the_margin_what_its_reason_says(model: ConceptBottleneck, digits) -> None:
@@ -232,14 +213,6 @@ def test_data_that_cannot_be_used(digits) -> None:
     with pytest.raises(NotFittedError):
         ConceptBottleneck().concepts(x)
     assert ConceptBottleneck(**SMALL).fit([[0.0], [1.0], [2.0]], [0, 1, 1]).predict([[3.0]]).shape == (1,)
-
-
-def test_pipeline_and_search(digits) -> None:
-    x, y = digits[0][:200], digits[1][:200]
-    search = GridSearchCV(
-        make_pipeline(StandardScaler(), ConceptBottleneck(**SMALL)), {"conceptbottleneck__n_concepts": [4, 16]}, cv=2
-    ).fit(x, y)
-    assert search.best_params_["conceptbottleneck__n_concepts"] == 16
 
 
 # --- texts -------------------------------------------------------------------------------------------

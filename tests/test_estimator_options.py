@@ -124,9 +124,6 @@ def test_patience_ends_a_training() -> None:
     assert classifier(epochs=60, lr=0.5, recipe=fields).fit(X, Y).n_iter_ < 60
 
 
-# --- what counts -------------------------------------------------------------------------------------
-
-
 # --- wrong words -------------------------------------------------------------------------------------
 
 WORDS = [*HtafClassifier._get_param_names(), *_fields()]
@@ -196,9 +193,15 @@ FRAMES: dict[str, Callable[[pd.DataFrame], Any]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def by_frame() -> HtafClassifier:
+    return htaf.fit(FRAME, "y", **SMALL)
+
+
 @pytest.mark.parametrize("name", FRAMES)
-def test_columns_of_rows_to_predict_are_found_by_name(validated: HtafClassifier, name: str) -> None:
-    by_frame = htaf.fit(FRAME, "y", **SMALL)
+def test_columns_of_rows_to_predict_are_found_by_name(
+    validated: HtafClassifier, by_frame: HtafClassifier, name: str
+) -> None:
     for model in (validated, by_frame):
         given = FRAMES[name](X)
         before = given.copy()
@@ -206,8 +209,9 @@ def test_columns_of_rows_to_predict_are_found_by_name(validated: HtafClassifier,
         pd.testing.assert_frame_equal(given, before)
 
 
-def test_rows_to_predict_without_a_column_or_with_one_twice_are_refused(validated: HtafClassifier) -> None:
-    by_frame = htaf.fit(FRAME, "y", **SMALL)
+def test_rows_to_predict_without_a_column_or_with_one_twice_are_refused(
+    validated: HtafClassifier, by_frame: HtafClassifier
+) -> None:
     for model, missing in ((validated, "yet now missing:\n- b"), (by_frame, "expected the columns 'b' too, got only")):
         with pytest.raises(ValueError, match=missing):
             model.predict(X.drop(columns="b"))

@@ -164,13 +164,6 @@ def test_predictions_are_those_of_the_run(classifier: HtafClassifier, regressor:
     np.testing.assert_allclose(regressor.predict(frame()), regressor.run_.predict(frame())["prediction"], rtol=1e-6)
 
 
-def test_columns_are_found_by_name(classifier: HtafClassifier) -> None:
-    turned = frame().iloc[:, ::-1].assign(more="x")
-    assert classifier.predict(turned).tolist() == classifier.predict(frame()).tolist()
-    with pytest.raises(ValueError, match="Feature names seen at fit time, yet now missing:\n- kind"):
-        classifier.predict(frame().drop(columns="kind"))
-
-
 def test_rows_unlike_those_of_training_are_told_in_one_warning_once_an_estimator() -> None:
     rows = frame()[["whole", "kind", "code"]].assign(name=[f"n{i}" for i in range(60)], y=LABELS)
     model = fit_frame(rows, "y", **TINY)
@@ -585,9 +578,6 @@ def test_texts_of_an_array_are_read_as_in_the_training() -> None:
     X = np.array([["01", "1.5"], ["a", "2.5"], ["02", "3"], ["a", "4"]] * 3)
     model = HtafRegressor(**TINY).fit(X, [5, 1, 9, 1] * 3)
     np.testing.assert_array_equal(model.predict(X)[[0, 2]], model.predict(X[[0, 2]]))  # here all are numbers
-
-
-# --- scikit-learn's tools ----------------------------------------------------------------------------
 
 
 class LazyFrame:

@@ -91,16 +91,6 @@ def images(rows: int = 30) -> Tensor:
     return ((x - x.mean()) / x.std())[:rows]
 
 
-def settled(net: nn.Module, x: Tensor) -> nn.Module:
-    """Batch norms that have seen images, and high gains, so that neurons fire."""
-    for norm in (m for m in net.modules() if isinstance(m, nn.BatchNorm2d)):
-        norm.weight.data, norm.bias.data = 2 + torch.rand(len(norm.weight)), torch.rand(len(norm.weight)) - 0.3
-    with torch.no_grad():
-        for _ in range(10):
-            net.train()(x + 0.1 * torch.randn_like(x))
-    return harden(net).eval()
-
-
 def dyadic(net: nn.Module) -> nn.Module:
     """Multiples of small powers of two in place of all weights, so that no sum is rounded in any order."""
     for module in net.modules():
@@ -142,24 +132,6 @@ def test_sew_resnets_exactly(neuron: str, dt: float, tmp_path: Path) -> None:
         found, expected = simulator(x), net(x)
     assert torch.equal(found, expected)
     assert len(expected.unique(dim=0)) > 20, "a network that says the same of every image compares nothing"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("neuron", ["if, threshold", "lif, whole input"])
-def test_sew_resnets_with_rounded_weights(neuron: str, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    x = images(100)
-    net = settled(SEWResNet(18, 10, NEURONS[neuron], width=8, stem="cifar", in_channels=1), x)
-    to_nir(net, x[:2], tmp_path / "net.nir")
-    simulator = Simulator(tmp_path / "net.nir")
-    assert (simulator.dt, simulator.steps) == (1e-4, 4)
-    with torch.no_grad():
-        found, expected = simulator(x), net(x)
-    same = (found - expected).abs().amax(1) <= 1e-4 * expected.abs().max()
-    # a potential within rounding of the threshold may fire the other way: in few of the images
-    assert same.float().mean() >= 0.95
-    assert (found.argmax(1) == expected.argmax(1)).float().mean() >= 0.98
-    assert expected.std(0).max() > 0.01, "a network that says the same of every image compares nothing"
 
 
 class Exact(nn.Module):

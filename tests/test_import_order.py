@@ -55,7 +55,7 @@ BUDGETS = {
     "": 605,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 58_067, ("tests", "paper/tests"): 49_975, ("paper/src",): 14_088}
+TOTALS = {("src/htaf",): 58_067, ("tests", "paper/tests"): 48_184, ("paper/src",): 14_088}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 
@@ -186,9 +186,3 @@ def test_no_file_has_the_name_of_something_else_in_its_package() -> None:
             given = [n for _, n in imports(path) if n not in MODULES]
             shadowed += [one for one in given if f"{name}.{one.rpartition('.')[2]}" in MODULES]
     assert shadowed == []
-
-
-def test_the_check_sees_a_violation(tmp_path: Path) -> None:
-    bad = tmp_path / "functional.py"
-    bad.write_text("from htaf.training import fit\nimport lightning\n")
-    assert len(violations(bad, "htaf.core.functional")) == 2

@@ -7,10 +7,12 @@ import io
 import pickle
 import warnings
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+import torch.multiprocessing as mp
+from torch import distributed, nn
 
 import htaf
 from htaf import StraightThrough, surrogates
@@ -326,8 +328,89 @@ class Constant(nn.Module):
         return 0 * x + 1
 
 
-def test_tensors_alone_say_that_they_hold_no_threshold() -> None:
+X = torch.randn(256, 4, generator=torch.Generator().manual_seed(0))
+
+
+def test_the_threshold_goes_wherever_the_step_goes() -> None:
     torch.manual_seed(0)
-    one, other = (htaf.replace(Residual(), example=torch.randn(100, 4)) for _ in range(2))
-    with pytest.warns(UserWarning, match="no threshold of the step"):
-        other.load_state_dict(dict(one.state_dict()))
+    made = Residual()
+    net = htaf.replace(made, example=X).eval()
+    assert net.acts[0].threshold > 0  # pyright: ignore[reportOperatorIssue]
+    expected = net(X)
+    exact = htaf.harden(net).eval()
+    assert torch.equal(exact(X), expected)
+    assert torch.allclose(htaf.pack(exact, X)(X), expected, atol=1e-5)
+    file = io.BytesIO()
+    torch.save(net.state_dict(), file)
+    file.seek(0)
+    other = htaf.replace(made, example=3 * X.abs()).eval()
+    other.load_state_dict(torch.load(file, weights_only=True))
+    assert torch.equal(other(X), expected)
+    with pytest.warns(UserWarning, match="no threshold"):
+        other.load_state_dict(dict(net.state_dict()))
+
+
+def test_a_residual_network_learns() -> None:
+    """At chance where its last step gave 1 throughout."""
+    torch.manual_seed(0)
+    y = (X[:, 0] * X[:, 1] > 0).long()
+    net = htaf.replace(Residual(), example=X)
+    optimizer = torch.optim.Adam(net.parameters(), 0.02)
+    for step in range(150):
+        htaf.sharpen(net, step / 150)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(X), y).backward()
+        optimizer.step()
+    assert (net.eval()(X).argmax(1) == y).float().mean() > 0.8
+
+
+def test_parameters_without_values_are_named() -> None:
+    with pytest.raises(ValueError, match=r"0\.weight"):
+        htaf.replace(nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.Linear(8, 2)), example=X)
+
+
+def test_an_activation_inside_vmap() -> None:
+    class Rows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.vmap(lambda row: self.b(torch.relu(self.a(row))))(x)
+
+    new = htaf.replace(Rows(), where="*", example=X)
+    assert {*new(X).shape} == {256, 2}
+
+
+def test_save_pretrained_does_not_lose_the_steps() -> None:
+    class Pretrained(nn.Sequential):
+        def save_pretrained(self, folder: str) -> None:
+            raise AssertionError
+
+    made = Pretrained(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    new = htaf.replace(made, example=X)
+    for net in (new, htaf.harden(new)):
+        with pytest.raises(ValueError, match=r"torch\.save"):
+            net.save_pretrained("folder")
+    with pytest.raises(AssertionError):
+        made.save_pretrained("folder")
+
+
+def of_one_rank(rank: int, place: str, found: "mp.SimpleQueue[list[float]]") -> None:
+    distributed.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    net = htaf.replace(Residual(), example=(1 + 9 * rank) * X, levels=2)
+    steps = [m for m in net.modules() if isinstance(m, StraightThrough)]
+    found.put([number for step in steps for number in (step.width, step.spacing, step.threshold)])
+    distributed.destroy_process_group()
+
+
+def test_all_processes_of_a_group_have_the_same_steps(tmp_path: Path) -> None:
+    context = mp.get_context("fork")
+    found = context.SimpleQueue()
+    processes = [context.Process(target=of_one_rank, args=(rank, str(tmp_path / "store"), found)) for rank in (0, 1)]
+    for process in processes:
+        process.start()
+    assert found.get() == found.get()
+    for process in processes:
+        process.join()

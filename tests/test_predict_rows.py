@@ -413,19 +413,6 @@ def test_the_rows_of_a_run_and_their_parts(of_a_table: runs.Run, file: Path) -> 
     assert len(of_a_table.part("all")) == 60
 
 
-def test_a_run_measures_itself(of_images: runs.Run) -> None:
-    found = of_images.evaluate()
-    assert (found["headline"], found["part"], found["rows"]) == ("accuracy", "test", 359)
-    inputs, labels = joined(of_images.part())
-    with torch.no_grad():
-        smooth, exact = (
-            (of_images.model(exact=exact)(inputs).argmax(1) == labels).double().mean().item() for exact in (False, True)
-        )
-    assert found["smooth"]["accuracy"] == pytest.approx(smooth)
-    assert found["exact"]["accuracy"] == pytest.approx(exact)
-    assert found["gap"] == pytest.approx(exact - smooth, abs=1e-6)
-
-
 def test_data_at_another_place(of_a_table: runs.Run, file: Path, tmp_path: Path) -> None:
     """The run's own are known by their content; other data have no parts but all."""
     moved = tmp_path / "moved.csv"

@@ -11,7 +11,7 @@ import shutil
 import stat
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,18 +23,12 @@ import torch
 from filelock import FileLock
 from torch import nn
 
-from htaf._ground.files import KINDS, OutputError, check_output, check_output_folder, sealed
-from htaf.cli import concepts
-from htaf.cli.concepts import SCORES
-from htaf.concepts import store
-from htaf.concepts.explorer import folder as page
-from htaf.concepts.explorer import run_page
+from htaf._ground.files import OutputError, check_output, check_output_folder, sealed
 from htaf.core.activations import HTAF, Heaviside
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.models.backbone_weights import read_weights
 from htaf.models.build import build
-from htaf.tables.report.writing import PAGE, VALUES
 from htaf.training import runs
 from htaf.training.runs import (
     LOCK,
@@ -47,22 +41,12 @@ from htaf.training.runs import (
     open_run,
     read_record,
     start_run,
-    to_json,
     write_atomic,
 )
 from htaf.training.runs.predictions import Joined, of_rows
 
 IDENTITY: dict[str, Any] = {"recipe": {"method": "htaf", "lr": 0.1, "hidden": [6]}, "seed": 0, "data": {"name": "made"}}
 ROWS = pd.DataFrame({"a": np.linspace(0, 10, 24), "b": [1.0, 5.0, 2.0] * 8, "kind": ["x", "y", "z", "x"] * 6})
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """The last bits of float sums depend on the number of threads; two would also wait for each other here."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def make_run(path: Path, task: Any = "classification", method: str = "htaf") -> Run:
@@ -140,12 +124,6 @@ def test_flushed_before_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(os, name, lambda *a, n=name, f=original: (calls.append(n), f(*a))[1])
     write_atomic(tmp_path / "file.txt", "new")
     assert calls == ["fsync", "replace"]
-
-
-def test_strict_json() -> None:
-    assert to_json({"b": 1, "a": 2}) == to_json({"a": 2, "b": 1})
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        to_json({"a": float("nan")})
 
 
 # ---- claiming a folder ----
@@ -370,36 +348,10 @@ def test_regression_is_in_the_units_of_the_target(regression: Path) -> None:
     np.testing.assert_allclose(frame["prediction"], target.mean() + target.std() * outputs, rtol=1e-12)
 
 
-def test_order_of_columns_and_extra_ones_do_not_matter(finished: Path) -> None:
-    run = open_run(finished)
-    expected = run.predict(ROWS)
-    pd.testing.assert_frame_equal(run.predict(ROWS[["kind", "b", "a"]]), expected)
-    pd.testing.assert_frame_equal(run.predict(ROWS.assign(note="text", a2=3.0)), expected)
-
-
 def test_prediction_of_a_row_does_not_depend_on_the_others(finished: Path) -> None:
     run = open_run(finished)
     whole, one = run.predict(ROWS), run.predict(ROWS.iloc[[7]])
     np.testing.assert_allclose(one.iloc[0, 1:].to_numpy(float), whole.iloc[7, 1:].to_numpy(float), atol=1e-6)
-
-
-def test_unseen_categories_and_missing_numbers(finished: Path) -> None:
-    rows = pd.DataFrame({"a": [np.nan, 2.0], "b": [1.0, 2.0], "kind": ["w", "x"]})
-    run = open_run(finished)
-    frame, notes = run.predict_with_notes(rows)
-    assert frame.equals(run.predict(rows))
-    assert np.isfinite(frame.iloc[:, 1:].to_numpy(float)).all()
-    told = " ".join(map(str, notes))
-    assert "not seen in training ('w')" in told
-    assert "set to the training median" in told
-
-
-def test_missing_columns_and_wrong_values(finished: Path) -> None:
-    run = open_run(finished)
-    with pytest.raises(DataError, match="expected the columns 'b' too"):
-        run.predict(ROWS.drop(columns="b"))
-    with pytest.raises(DataError, match="expected a number, got 'many'"):
-        run.predict(pd.DataFrame({"a": ["many"], "b": [1.0], "kind": ["x"]}))
 
 
 @pytest.mark.parametrize("which", ["finished", "regression"])
@@ -513,21 +465,6 @@ def test_a_training_that_fails_before_it_has_begun_leaves_nothing(tmp_path: Path
     with pytest.raises(RunError, match="no key"):
         fail()
     assert (out / "checkpoints" / "epoch-1.ckpt").is_file()
-
-
-def test_the_files_that_no_output_may_replace(tmp_path: Path) -> None:
-    marks, names = KINDS["run"]
-    assert marks == (runs.RECORD,)
-    written = {runs.MODEL, runs.SMOOTH, runs.PREPROCESSING, runs.METRICS, runs.CHECKPOINTS, PAGE, VALUES}
-    assert written <= set(names)
-    marks, names = KINDS["folder of codes"]
-    assert marks == (store.RECORD,)
-    assert {store.HEAD, store.FOLDER, run_page.NAMES, "projection.safetensors"} == set(names)
-    marks, names = KINDS["page"]
-    assert marks == (page.MARK,)
-    assert {*page.page_files(), page.DATA} == set(names)
-    assert KINDS["folder of scores"][0] == (SCORES,)
-    assert KINDS["folder of sparse heads"] == ((concepts.RESULT,), (concepts.CODES,))
 
 
 HARM = [

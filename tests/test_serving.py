@@ -239,22 +239,22 @@ def test_a_model_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 class Two(torch.nn.Module):
-    """Two inputs; outputs of each row by name, and one of all rows if it is wanted."""
+    """Two inputs; outputs of each row by name, and one of all rows."""
 
-    def __init__(self, mean: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.a, self.b, self.mean = torch.nn.Linear(4, 16), torch.nn.Linear(16, 2), mean
+        self.a, self.b = torch.nn.Linear(4, 16), torch.nn.Linear(16, 2)
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
         z = self.b(functional.heaviside(self.a(x))) + y.flatten(1)[:, :2]
-        return {"logits": z, "both": (z[:, 0], z[:, 1:])} | ({"mean": z.mean()} if self.mean else {})
+        return {"logits": z, "both": (z[:, 0], z[:, 1:]), "mean": z.mean()}
 
 
-def own(folder: Path, mean: bool = False) -> tuple[Path, Any, tuple[torch.Tensor, torch.Tensor]]:
+def own(folder: Path) -> tuple[Path, Any, tuple[torch.Tensor, torch.Tensor]]:
     """A file of a packed model of one's own, the model, and inputs."""
     torch.manual_seed(0)
     x = torch.randn(5, 4), torch.randn(5, 1, 3)
-    save(model := pack(Two(mean), x), folder / "own.htaf")
+    save(model := pack(Two(), x), folder / "own.htaf")
     return folder / "own.htaf", model, x
 
 
@@ -268,9 +268,8 @@ def numbers(content: bytes) -> dict[str, np.ndarray]:
         return dict(file)
 
 
-@pytest.mark.parametrize("mean", [False, True])
-def test_inputs_and_outputs_of_ones_own(mean: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, model, (x, y) = own(tmp_path, mean)
+def test_inputs_and_outputs_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, model, (x, y) = own(tmp_path)
     worker = predictor(file, monkeypatch)
     as_lists = json.dumps({"arr_1": y[:2].tolist(), "arr_0": x[:2].tolist()}).encode()
     bad = {
@@ -288,11 +287,11 @@ def test_inputs_and_outputs_of_ones_own(mean: bool, tmp_path: Path, monkeypatch:
     torch.testing.assert_close(torch.tensor(first["logits"]), wanted[0]["logits"])
     torch.testing.assert_close(torch.tensor(first["both"][1]), wanted[0]["both"][1])
     last = numbers(answers[-1][3:])
-    assert {*last} == {"logits", "both.0", "both.1"} | ({"mean"} if mean else set())
+    assert {*last} == {"logits", "both.0", "both.1", "mean"}
     torch.testing.assert_close(torch.from_numpy(last["both.0"]), wanted[1]["both"][0])
-    if mean:  # of its own rows, not of those beside them
-        assert first["mean"] == pytest.approx(float(wanted[0]["mean"]), rel=1e-5)
-        assert float(last["mean"]) == pytest.approx(float(wanted[1]["mean"]), rel=1e-5)
+    # of its own rows, not of those beside them
+    assert first["mean"] == pytest.approx(float(wanted[0]["mean"]), rel=1e-5)
+    assert float(last["mean"]) == pytest.approx(float(wanted[1]["mean"]), rel=1e-5)
     for words, answer in zip(bad.values(), answers[1:-1], strict=True):
         assert (answer[:3], answer[3:].decode()[: len(words)]) == (b"422", words)
 

@@ -16,17 +16,12 @@ from htaf.core.sharpening import Geometric, set_sharpness, soft_start
 POSITIVE = st.floats(1e-3, 1e3)
 
 
-def test_halfway_is_the_geometric_mean() -> None:
-    schedule = Geometric((1.0, 2.0), (4.0, 32.0), fraction=0.5)
-    assert schedule.at(0.25) == pytest.approx((2.0, 8.0))
-    assert schedule.at(0.125) == pytest.approx((2**0.5, 4.0))  # a quarter of the way in the logarithm
-
-
 @given(start=POSITIVE, end=POSITIVE, fraction=st.floats(0.05, 1.0), progress=st.floats(0.0, 1.0))
 def test_path(start: float, end: float, fraction: float, progress: float) -> None:
     schedule = Geometric((start,), (end,), fraction)
     (value,) = schedule.at(progress)
-    assert schedule.at(0.0) == (start,)
+    assert schedule.at(0.0) == schedule.at(-1.0) == (start,)
+    assert schedule.at(2.0) == (end,)
     if progress >= fraction:
         assert value == end  # to the last bit: the stored network must be the one of the recipe
     share = min(progress / fraction, 1.0)
@@ -39,15 +34,6 @@ def test_monotone(end: float, steps: list[float]) -> None:
     values = [schedule.at(p)[0] for p in sorted(steps)]
     assert values == sorted(values)
     assert all(2.0 <= v <= end * (1 + 1e-12) for v in values)
-
-
-@pytest.mark.parametrize("fraction", [0.1, 0.3, 0.7, 1.0])
-def test_exactly_the_end_at_the_fraction(fraction: float) -> None:
-    schedule = Geometric((0.7, 1.9), (3.0, 7.3), fraction)
-    assert schedule.at(fraction) == (3.0, 7.3)
-    assert schedule.at(1.0) == (3.0, 7.3)
-    assert schedule.at(2.0) == (3.0, 7.3)
-    assert schedule.at(-1.0) == (0.7, 1.9)
 
 
 @pytest.mark.parametrize(
@@ -90,12 +76,6 @@ def test_set_sharpness_changes_every_module_of_its_kind() -> None:
     assert model[3].beta == 5.0
     assert set_sharpness(model, (9.0,)) == 1
     assert model[3].beta == 9.0
-
-
-def test_set_sharpness_acts_on_the_output() -> None:
-    model, x = nn.Sequential(HTAF(2.0, 11.0)), torch.tensor([0.3])
-    set_sharpness(model, (1.0, 5.0))
-    assert model(x).item() == pytest.approx(1 / (1 + math.exp(-5 * math.tanh(0.3))), rel=1e-6)
 
 
 def test_set_sharpness_needs_modules_of_its_kind() -> None:

@@ -3,34 +3,25 @@ true of it."""
 
 from __future__ import annotations
 
-import io
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import joblib
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
+from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import (
     StackingClassifier,
     StackingRegressor,
-    VotingClassifier,
-    VotingRegressor,
 )
-from sklearn.inspection import permutation_importance
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.metrics import accuracy_score, make_scorer
 from sklearn.model_selection import (
     GridSearchCV,
     StratifiedKFold,
-    TunedThresholdClassifierCV,
     cross_val_predict,
-    cross_validate,
 )
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
@@ -88,23 +79,10 @@ def predictions_of_folds() -> None:
     np.testing.assert_array_equal(found[test], own.predict_proba(MIXED.iloc[test]))
 
 
-def cross_validation() -> None:
-    found = cross_validate(classifier(), MIXED, Y, cv=FOLDS, scoring=["accuracy", "roc_auc", "neg_log_loss"])
-    assert {*found} >= {"test_accuracy", "test_roc_auc", "test_neg_log_loss"}
-    assert np.isfinite([*found.values()]).all()
-
-
 def calibration() -> None:
     for how, ensemble in (("sigmoid", True), ("isotonic", False)):
         found = CalibratedClassifierCV(classifier(), method=how, cv=2, ensemble=ensemble).fit(MIXED, Y)
         np.testing.assert_allclose(found.predict_proba(MIXED).sum(1), 1)
-
-
-def threshold() -> None:
-    scorer = make_scorer(accuracy_score)
-    found = TunedThresholdClassifierCV(classifier(), scoring=scorer, cv=2).fit(MIXED, Y)
-    expected = np.where(found.estimator_.predict_proba(MIXED)[:, 1] >= found.best_threshold_, "yes", "no")
-    np.testing.assert_array_equal(found.predict(MIXED), expected)
 
 
 def stacking() -> None:
@@ -112,39 +90,6 @@ def stacking() -> None:
     assert found.transform(X).shape == (ROWS, 2)
     numbers = StackingRegressor([("net", regressor())], final_estimator=Ridge(), cv=2).fit(X, AMOUNT)
     np.testing.assert_allclose(numbers.transform(X)[:, 0], numbers.estimators_[0].predict(X))
-
-
-def voting() -> None:
-    found = VotingClassifier([("net", classifier()), ("line", LogisticRegression())], voting="soft").fit(X, Y)
-    mean = np.mean([one.predict_proba(X) for one in found.estimators_], axis=0)
-    np.testing.assert_allclose(found.predict_proba(X), mean)
-    numbers = VotingRegressor([("net", regressor()), ("line", Ridge())]).fit(X, AMOUNT)
-    np.testing.assert_allclose(numbers.predict(X), np.mean([one.predict(X) for one in numbers.estimators_], axis=0))
-
-
-def importance_by_permutation() -> None:
-    fitted = classifier(epochs=10).fit(MIXED, Y)
-    found = permutation_importance(fitted, MIXED, Y, n_repeats=2, random_state=0)
-    assert found.importances_mean.argmax() == 0
-    assert found.importances.shape == (5, 2)
-
-
-def transformed_target() -> None:
-    found = TransformedTargetRegressor(regressor(), func=np.log, inverse_func=np.exp).fit(X, np.exp(AMOUNT))
-    np.testing.assert_allclose(found.predict(X), np.exp(regressor().fit(X, AMOUNT).predict(X)), rtol=1e-4)
-
-
-def copies() -> None:
-    fitted = classifier(random_state=3).fit(MIXED, Y)
-    other = clone(fitted)
-    assert other.get_params() == fitted.get_params()
-    assert not hasattr(other, "run_")
-    file = io.BytesIO()
-    joblib.dump(fitted, file)
-    file.seek(0)
-    np.testing.assert_array_equal(joblib.load(file).predict_proba(MIXED), fitted.predict_proba(MIXED))
-    assert "epochs=2" in repr(fitted)
-    assert "HtafClassifier" in fitted._repr_html_()
 
 
 def stored_by_skops() -> None:
@@ -170,17 +115,11 @@ TOOLS: tuple[Callable[[], None], ...] = (
     pipeline,
     grid_search,
     predictions_of_folds,
-    cross_validation,
-    voting,
-    importance_by_permutation,
-    transformed_target,
-    copies,
     stored_by_skops,
     outputs_of_frames,
 )
 MORE: tuple[Callable[[], None], ...] = (
     calibration,
-    threshold,
     stacking,
 )
 

@@ -164,32 +164,20 @@ H_SIGMOID = functools.partial(Holds, lambda x, relu: relu(x + 3) / 6)
 
 RELUS = {
     "clamp": lambda x: x.clamp(min=0),
-    "clamp positional": lambda x: torch.clamp(x, 0),
     "clamp to infinity": lambda x: x.clamp(0.0, float("inf")),
     "clamp by a tensor": lambda x: x.clamp(min=torch.tensor(0.0)),
-    "clip": lambda x: x.clip(min=0),
     "clamp_min": lambda x: torch.clamp_min(x, 0),
-    "clamp_min_": lambda x: x.clamp_min_(0),
     "clamp_": in_place(lambda x: x.clamp_(min=0)),
     "maximum": lambda x: torch.maximum(x, torch.zeros_like(x)),
-    "maximum from the right": lambda x: torch.maximum(x.new_zeros(()), x),
     "max": lambda x: torch.max(x, torch.zeros_like(x)),
-    "max method": lambda x: x.max(torch.tensor(0.0)),
-    "fmax": lambda x: torch.fmax(x, x.new_zeros(1)),
     "where": lambda x: torch.where(x > 0, x, 0.0),
-    "where with zeros": lambda x: torch.where(x >= 0, x, torch.zeros_like(x)),
     "where the other way": lambda x: torch.where(x < 0, torch.tensor(0.0), x),
-    "where by names": lambda x: torch.where(condition=x > 0, input=x, other=torch.zeros_like(x)),
-    "where method": lambda x: x.where(x > 0, torch.tensor(0.0)),
     "product": lambda x: x * (x > 0),
-    "product from the left": lambda x: (x > 0).float() * x,
     "product in place": lambda x: operator.imul(x, x > 0),
     "masked_fill": lambda x: x.masked_fill(x < 0, 0.0),
-    "masked_fill_": lambda x: x.masked_fill_(x < 0, 0.0),
     "set item": in_place(lambda x: operator.setitem(x, x < 0, 0)),
     "relu_": lambda x: torch.relu_(x),
     "aten": lambda x: torch.ops.aten.relu(x),
-    "aten overload": lambda x: torch.ops.aten.relu.default(x),
     "a maximum before": lambda x: torch.maximum(torch.maximum(x, x - 1), x.new_zeros(())),  # which a hint names
 }
 MODULES = (
@@ -226,9 +214,7 @@ WHOLE: dict[str, Callable[[], nn.Module]] = {
     "torch.relu": lambda: Calls(torch.relu),
     "x.relu": lambda: Calls(lambda x: x.relu()),
     "x.relu_": lambda: Calls(in_place(lambda x: x.relu_())),
-    "x.sigmoid": lambda: Calls(lambda x: x.sigmoid()),
     "x.tanh": lambda: Calls(lambda x: x.tanh()),
-    "torch.special.expit": lambda: Calls(torch.special.expit),
     "partial": lambda: Calls(functools.partial(F.gelu, approximate="tanh")),
     "F.hardtanh to 6": lambda: Calls(lambda x: F.hardtanh(x, 0.0, 6.0)),
     # ReLU otherwise
@@ -241,57 +227,31 @@ FORMULAS: dict[str, Callable[[], nn.Module]] = {
         lambda x, linear, sigmoid: x * sigmoid(x), linear=nn.Linear(2, 2), sigmoid=nn.Sigmoid()
     ),
     "swish with a parameter": lambda: Own(lambda x, beta: x * torch.sigmoid(beta * x), 1),
-    "swish with a positive parameter": lambda: Own(lambda x, beta: x * torch.sigmoid(F.softplus(beta) * x), 1),
     "swish with a buffer": lambda: Own(lambda x, beta: x * torch.sigmoid(beta * x), 1, learned=False),
     "PReLU written out": WrittenPReLU,
     # SiLU
     "x * sigmoid(x)": lambda: Calls(lambda x: x * torch.sigmoid(x)),
-    "sigmoid(x) * x": lambda: Calls(lambda x: x.sigmoid() * x),
-    "torch.mul": lambda: Calls(lambda x: torch.mul(x, F.sigmoid(x))),
-    "x.mul": lambda: Calls(lambda x: x.mul(x.sigmoid())),
     "x.mul_": lambda: Calls(lambda x: x.mul_(x.sigmoid())),
-    "x *= sigmoid(x)": lambda: Calls(lambda x: operator.imul(x, torch.sigmoid(x))),
-    "x * expit(x)": lambda: Calls(lambda x: x * torch.special.expit(x)),
     "swish in float32": lambda: Calls(lambda x: (x.float() * torch.sigmoid(x.float())).to(x.dtype)),
     "swish of a beta": lambda: Calls(lambda x: x * torch.sigmoid(1.5 * x)),
     "swish after a ReLU6": lambda: Calls(lambda x: x * F.hardsigmoid(x)),
-    "x / (1 + exp(-x)) by softplus": lambda: Calls(lambda x: x * torch.exp(-F.softplus(-x))),
     # Mish, GELU
     "x * tanh(softplus(x))": lambda: Calls(lambda x: x * torch.tanh(F.softplus(x))),
     "mish by exp": lambda: Calls(lambda x: x * torch.tanh(torch.log1p(torch.exp(x)))),
     "gelu by tanh": lambda: Calls(gelu_tanh),
-    "gelu by tanh, x ** 3": lambda: Calls(lambda x: x * 0.5 * (1 + torch.tanh(SQRT_2_BY_PI * (x + 0.044715 * x**3)))),
-    "gelu by tanh, x * x * x": lambda: Calls(
-        lambda x: 0.5 * (x * (1 + F.tanh(SQRT_2_BY_PI * (x + 0.044715 * x * x * x))))
-    ),
-    "gelu by tanh, factored": lambda: Calls(
-        lambda x: 0.5 * x * (1 + torch.tanh(x * 0.7978845608 * (1 + 0.044715 * x * x)))
-    ),
     "quick gelu": lambda: Calls(lambda x: x * torch.sigmoid(1.702 * x)),
     # the hard ones
     "x * relu6(x + 3) / 6": lambda: Calls(lambda x: x * F.relu6(x + 3) / 6),
-    "x * (relu6(x + 3) / 6)": lambda: Calls(lambda x: x * (F.relu6(x + 3.0, inplace=True) / 6.0)),
-    "x * clamp(x + 3, 0, 6) / 6": lambda: Calls(lambda x: x * torch.clamp(x + 3, 0, 6) / 6),
-    "x.mul(relu6.div)": lambda: Calls(lambda x: x.mul(F.relu6(x.add(3)).div(6))),
     "x.add(3).clamp_().div_().mul_": lambda: Calls(lambda x: x.add(3).clamp_(0.0, 6.0).div_(6.0).mul_(x)),
     # others
     "log of a sigmoid": lambda: Calls(lambda x: torch.log(torch.sigmoid(x))),
     "relu * relu": lambda: Calls(lambda x: F.relu(x) * F.relu(x)),
     "x * relu(x)": lambda: Calls(lambda x: x * F.relu(x)),
     "leaky ReLU by two": lambda: Calls(lambda x: F.relu(x) - 0.1 * F.relu(-x)),
-    "x * tanh(x)": lambda: Calls(lambda x: x * x.tanh()),
-    "SinLU": lambda: Calls(lambda x: (x + torch.sin(x)) * torch.sigmoid(x)),
     "p * (1 - p)": lambda: Calls(lambda x: (lambda p: p * (1 - p))(torch.sigmoid(x))),
-    "r * (r + 1)": lambda: Calls(lambda x: (lambda r: r * (r + 1))(F.relu(x))),
-    "r / (r + 1)": lambda: Calls(lambda x: (lambda r: r / (r + 1))(F.relu(x))),
-    "relu ** 3": lambda: Calls(lambda x: (lambda r: r * r * r)(F.relu(x))),
     # views of x
     "view_as": lambda: Calls(lambda x: x * x.view_as(x).sigmoid()),
-    "reshape": lambda: Calls(lambda x: x * x.reshape(4, 12).sigmoid()),
-    "unsqueeze": lambda: Calls(lambda x: (x.unsqueeze(0) * x.unsqueeze(0).sigmoid()).squeeze(0)),
-    "a new axis": lambda: Calls(lambda x: (x[None] * x.sigmoid()[None])[0]),
     "a new axis, transposed": lambda: Calls(lambda x: (lambda h: h[None] * h[None].sigmoid())(x.T)[0].T),
-    "flatten": lambda: Calls(lambda x: (lambda h: h * h.sigmoid())(x.flatten()).view_as(x)),
     "sigmoid(x) * tanh(x)": lambda: Calls(lambda x: torch.sigmoid(x) * torch.tanh(x)),
     # where nothing could be rewritten
     "a part used elsewhere": lambda: Calls(shared_gate),
@@ -301,7 +261,6 @@ FORMULAS: dict[str, Callable[[], nn.Module]] = {
     "einsum of a square": lambda: Calls(lambda x: (lambda r: torch.einsum("ij,ij->ij", r, r + 1))(F.relu(x))),
     "a product of two views": lambda: Calls(lambda x: (x[None] * x.sigmoid())[0]),
     "a parameter for each channel": lambda: Own(lambda x, w: x * torch.sigmoid(x * w), 12),
-    "a product of parameters": lambda: Own(lambda x, w: x * torch.sigmoid(x * (w * w)), 12),
     "a buffer for each channel": lambda: Own(lambda x, t: x * torch.sigmoid(x * t), 12, learned=False),
 }
 # a part of a larger expression is the activation; the rest stays, and what comes out is this
@@ -315,8 +274,6 @@ PARTS: dict[str, tuple[Callable[[], nn.Module], Callable[[Tensor], Tensor]]] = {
     "chain": (lambda: Calls(lambda x: F.relu(F.relu(x) - 0.3)), lambda x: STEP(STEP(x) - 0.3)),
     "GLU": (lambda: Calls(lambda x: halves(x)[0] * torch.sigmoid(halves(x)[1])), lambda x: x[:, :6] * STEP(x[:, 6:])),
     "SwiGLU": (lambda: Calls(gated(F.silu)), lambda x: STEP(x[:, :6]) * x[:, 6:]),
-    "GEGLU": (lambda: Calls(gated(F.gelu)), lambda x: STEP(x[:, :6]) * x[:, 6:]),
-    "ReGLU": (lambda: Calls(gated(F.relu)), lambda x: STEP(x[:, :6]) * x[:, 6:]),
     "a gate of means": (
         lambda: Calls(lambda x: x * torch.sigmoid(x.mean(1, keepdim=True))),
         lambda x: x * STEP(x.mean(1, keepdim=True)),
@@ -345,12 +302,10 @@ NAMED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "F.glu": (lambda: Calls(F.glu), "sigmoid inside glu"),
     "autograd Function": (lambda: Calls(SwishFunction.apply), "autograd Function SwishFunction, which calls sigmoid"),
     "1 / (1 + exp(-x))": (lambda: Calls(lambda x: 1 / (1 + torch.exp(-x))), "also computes exp"),
-    "x / (1 + exp(-x))": (lambda: Calls(lambda x: x / (1 + torch.exp(-x))), "also computes exp"),
     "log(1 + exp(x))": (lambda: Calls(lambda x: torch.log(1 + torch.exp(x))), "also computes exp"),
     "logaddexp": (lambda: Calls(lambda x: torch.logaddexp(x, torch.zeros_like(x))), "also computes logaddexp"),
     "gelu by erf": (lambda: Calls(lambda x: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))), "also computes erf"),
     "softsign by abs": (lambda: Calls(lambda x: x / (1 + x.abs())), "also computes abs"),
-    "(x + |x|) / 2": (lambda: Calls(lambda x: (x + x.abs()) / 2), "also computes abs"),
     "leaky by where": (lambda: Calls(lambda x: torch.where(x > 0, x, 0.1 * x)), "an activation written with where"),
     "elu by where": (
         lambda: Calls(lambda x: torch.where(x > 0, x, torch.expm1(x))),
@@ -358,10 +313,7 @@ NAMED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "leaky by maximum": (lambda: Calls(lambda x: torch.maximum(x, 0.1 * x)), "also computes maximum"),
     "leaky by a mask": (lambda: Calls(leaky_by_mask), "an activation written with setitem"),
-    "clamp to [-1, 1]": (lambda: Calls(lambda x: x.clamp(-1, 1)), "also computes clamp"),
     "sine": (lambda: Calls(torch.sin), "also computes sin"),
-    "atan": (lambda: Calls(torch.atan), "also computes atan"),
-    "gaussian": (lambda: Calls(lambda x: torch.exp(-(x**2))), "also computes exp"),
     "x * ndtr(x)": (lambda: Calls(lambda x: x * torch.special.ndtr(x)), "also computes erf"),
 }
 

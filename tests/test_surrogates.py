@@ -101,16 +101,6 @@ def test_double_backward_is_the_slope_of_the_slope(name: str) -> None:
     assert second.tolist() == pytest.approx(exact, rel=1e-6, abs=1e-9)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_vmap_and_grad(name: str) -> None:
-    slope = SLOPES[name][0]
-    x = torch.linspace(-2, 2, 12, dtype=torch.float64).reshape(3, 4)
-    mapped = torch.func.vmap(lambda row: straight_through(row, slope))
-    assert torch.equal(mapped(x), heaviside(x))
-    per_element = torch.func.vmap(torch.func.vmap(torch.func.grad(lambda v: straight_through(v, slope))))
-    torch.testing.assert_close(per_element(x), slope(x))
-
-
 @pytest.mark.usefixtures("unchecked")
 def test_errors_say_what_came() -> None:
     with pytest.raises(TypeError, match=r"^x must be a torch.Tensor, got list$"):

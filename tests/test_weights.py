@@ -391,9 +391,6 @@ def test_a_class_that_is_never_predicted_is_warned_of() -> None:
         HtafClassifier(threshold=0.9999, **SMALL).fit(x, y)
 
 
-# --- scikit-learn around it --------------------------------------------------------------------------
-
-
 # --- frames, files and the command -------------------------------------------------------------------
 
 

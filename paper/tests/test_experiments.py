@@ -23,7 +23,7 @@ from htaf_paper.engine import run
 from htaf_paper.items import EXPERIMENTS, item
 from htaf_paper.outcomes import OUTCOMES
 from htaf_paper.planted import Planting, common_columns
-from htaf_paper.protocol import Found, Study
+from htaf_paper.protocol import Found
 from htaf_paper.protocol import Place as PaperPlace
 from htaf_paper.records import read_lines, read_records
 from htaf_paper.rules import planted_cell
@@ -75,14 +75,6 @@ def test_the_committed_report_is_that_of_its_records(name: str) -> None:
     found = study.outcome(ordered, "full")  # pyright: ignore[reportAttributeAccessIssue]
     assert reports.text_of(study.title, found) == (RESULTS / name / "report.md").read_text()
     assert all((RESULTS / name / "figures" / f"{drawing.name}.svg").is_file() for drawing in found.drawings)
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_an_experiment_is_an_item_and_a_kind_of_cells(name: str) -> None:
-    study = item(name)
-    assert isinstance(study, Study)
-    assert study.id == name
-    assert {"smoke", "full"} <= set(study.settings)
 
 
 @pytest.mark.slow

@@ -79,12 +79,6 @@ def test_the_test_images_set_no_threshold() -> None:
     assert compare(moved, {"mode": "max"}, steps=(1,), repeats=1)["thresholds"] != one["thresholds"]
 
 
-def test_a_network_that_cannot_be_converted() -> None:
-    p = pair()
-    with pytest.raises(ComparisonError, match="cannot be converted"):
-        compare(replace(p, relu=small(nn.Tanh()).eval()), {"mode": "max"}, steps=(1,))
-
-
 @pytest.mark.parametrize(
     ("correct", "direct", "at"),
     [

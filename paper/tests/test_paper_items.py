@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +13,7 @@ from pydantic import TypeAdapter
 from htaf._ground.console import running
 from htaf.training.families import make_recipe
 from htaf.training.source import Source
-from htaf_paper import cells, command, engine, plans, tabular, verdicts
+from htaf_paper import cells, command, engine, plans, verdicts
 from htaf_paper.computing import Computing, StudyError, Task, attempt, cell_folder
 from htaf_paper.computing import Place as CellPlace
 from htaf_paper.engine import Records, run
@@ -22,7 +21,6 @@ from htaf_paper.items import ITEMS, items
 from htaf_paper.outcomes import OUTCOMES
 from htaf_paper.plans import Plan
 from htaf_paper.protocol import (
-    SCALES,
     Drawing,
     Figure,
     Found,
@@ -34,25 +32,11 @@ from htaf_paper.protocol import (
     Scale,
     Series,
     Setting,
-    Study,
     Table,
-    nearest,
 )  # fmt: skip
 from htaf_paper.records import read_lines, write_records
 
 NOTHING = Found(lambda task: None)
-
-
-@pytest.mark.parametrize("name", ITEMS)
-def test_every_item_keeps_the_protocol(name: str) -> None:
-    (study,) = items((name,))
-    assert isinstance(study, Study)
-    assert study.id == name
-    assert study.title
-    assert study.paper
-    assert study.settings.keys() <= set(SCALES)
-    assert nearest(study.settings, "smoke") in study.settings
-    assert all(setting.about for setting in study.settings.values())
 
 
 def test_items_by_name() -> None:
@@ -348,19 +332,3 @@ def test_a_shorter_search_does_not_see_the_test_part(tmp_path: Path) -> None:
     assert [(one["recipe"]["method"], one["recipe"]["epochs"], one["test"]) for one in asked] == [
         ("htaf", 2, False), ("htaf", 2, False), ("relu", 6, True), ("relu", 6, True),
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("method", "grid", "tried"),
-    [
-        ("htaf", 6 * 2 * 2 * 2, 12),  # pairs x sharpening x learning rates x batch norm
-        ("ste", 3 * 2 * 2, 12),
-        ("ss", 4 * 2 * 2 * 2, 12),
-        ("relu", 2 * 2, 4),
-    ],
-)
-def test_budgets_of_the_table_of_tabular_results(method: str, grid: int, tried: int) -> None:
-    made = tabular.plan()
-    drawn = [made.recipe(method, candidate) for candidate in made.draw(method)]
-    assert math.prod(map(len, made.methods[method].values())) == grid
-    assert len(drawn) == len({str(recipe.identity()) for recipe in drawn}) == tried

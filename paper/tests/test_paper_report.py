@@ -8,8 +8,6 @@ import io
 import itertools
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import matplotlib as mpl
@@ -17,11 +15,9 @@ import pytest
 
 from htaf_paper import drawing
 from htaf_paper.items import ITEMS
-from htaf_paper.outcomes import read_items, without_times
-from htaf_paper.page import prose
+from htaf_paper.outcomes import without_times
 from htaf_paper.protocol import Outcome, Panel, PaperError, Series
 from htaf_paper.records import RecordsError
-from htaf_paper.summary import escaped
 from htaf_paper.writing import write_report
 from made_paper import HOSTILE, claim, drawings, full_outcome, photograph, put, table
 
@@ -296,40 +292,3 @@ def test_series_differ_by_more_than_colour() -> None:
     assert len(set(re.findall(r"stroke-dasharray: ([^;\"]+)", text))) >= 6
     assert drawing.inline(Panel("", "x", "y", bars), "a").count("<pattern") == 6
     assert [f"s{i}" in text for i in range(7)] == [True] * 7
-
-
-def test_the_report_needs_no_torch(tmp_path: Path) -> None:
-    put(tmp_path, NAMES[0], "full", Outcome((table(),)))
-    code = (
-        "import sys; from pathlib import Path; from htaf_paper.writing import write_report; "
-        "write_report(Path(sys.argv[1])); print('torch' in sys.modules)"
-    )
-    said = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert said.stdout == "False\n"
-
-
-def test_an_outcome_of_the_engine_is_read(tmp_path: Path) -> None:
-    from htaf_paper import engine
-    from htaf_paper.activation import BOUNDS
-
-    engine.run([BOUNDS], "smoke", tmp_path)
-    shown = next(item.shown for item in read_items(tmp_path) if item.id == "bounds")
-    assert shown is not None
-    assert shown.scale == "full"
-    assert len(shown.outcome.claims) == 4
-    assert [(one.cells, bool(one.versions)) for one in shown.measured] == [(0, True)]  # no cell, but where it was made
-    write_report(tmp_path)
-    assert (tmp_path / "figures" / "bounds.svg").is_file()
-
-
-@pytest.mark.parametrize(
-    ("text", "markdown", "html"),
-    [
-        ("by `quick`, 3 < 4", "by `quick`, 3 &lt; 4", "by <code>quick</code>, 3 &lt; 4"),
-        ("one ` alone", r"one \` alone", "one ` alone"),
-        ("`a|<b>` and *c*", r"`a\|<b>` and \*c\*", "<code>a|&lt;b&gt;</code> and *c*"),
-    ],
-)
-def test_code_within_a_sentence(text: str, markdown: str, html: str) -> None:
-    assert escaped(text) == markdown
-    assert prose(text) == html

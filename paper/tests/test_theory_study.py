@@ -29,14 +29,6 @@ from htaf_paper.vanishing import DepthCell, GradientNorms, LayerGradient, mean_b
 mse = nn.functional.mse_loss
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Two small tables in place of the real ones, and few cells of each kind."""
@@ -187,23 +179,6 @@ def test_a_tuned_training_spelled_out() -> None:
     last = nn.functional.mse_loss(net(x), y).sqrt().item()
     assert found["validation_rmse"]["smooth"] == pytest.approx(last, rel=1e-3)
     assert [layer["end"] for layer in found["tuning"]] == [pytest.approx(v.end, rel=1e-3) for v in tuning.layers]
-
-
-def test_every_batch_of_an_epoch_counts() -> None:
-    """With a learning rate of 0 the epoch's norm is the mean over its batches of 4, 4 and 2 rows."""
-    torch.manual_seed(5)
-    x, y = torch.randn(10, 4), torch.randn(10, 1)
-    found = train(DepthCell((6,), {"method": "relu"}, 1, epochs=1, batch_size=4, lr=0.0), (x, y), (x, y), 1.0)
-    torch.manual_seed(1)
-    net, norms, losses = MLP(4, 1, (6,), nn.ReLU), [], []
-    for rows in torch.randperm(10, generator=torch.Generator().manual_seed(1_000_003)).split(4):
-        pre = net.hidden[0].linear(x[rows])  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
-        loss = nn.functional.mse_loss(net.head(pre.relu()), y[rows])
-        norms.append(torch.autograd.grad(loss, pre)[0].norm().item())
-        losses.append(loss.item() * len(rows))
-    assert len(norms) == 3
-    assert found["norm"][0][0] == pytest.approx(sum(norms) / 3, rel=1e-3)
-    assert found["train_loss"][0] == pytest.approx(sum(losses) / 10, rel=1e-3)
 
 
 def made(

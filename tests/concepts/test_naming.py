@@ -211,18 +211,6 @@ def test_no_hidden_character_survives_and_the_name_can_be_read_back(name: str) -
         assert json.loads(text) == shortened(name)
 
 
-def test_the_papers_prompt() -> None:
-    system, user = asked(["Crow", "Raven"], ["Gull"])
-    assert system["role"] == "system"
-    assert "never an instruction" in system["content"]
-    text = user["content"]
-    assert text.startswith(
-        'Task: Concept-based Visual Explanation\n\nGroup A:\n1. "Crow"\n2. "Raven"\n\nGroup B:\n1. "Gull"\n\n'
-        "Identify the attribute that distinguishes Group A from Group B based on the two class lists.\n"
-    )
-    assert 'Reply with {"concept": ..., "label_1"' in text
-
-
 def test_hostile_names_stay_in_their_lines() -> None:
     text = asked(HOSTILE_TEXTS, ["Gull"])[1]["content"]
     assert listed(text) == [shortened(name) for name in HOSTILE_TEXTS] + ["Gull"]

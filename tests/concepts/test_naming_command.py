@@ -19,6 +19,7 @@ from made_askers import TableModel
 from htaf.concepts.codes import codes_key, codes_of
 from htaf.concepts.store import open_codes, write_codes
 from htaf.data.attributes import Attributes
+from quick import one_line
 from scripted_server import Answer, ScriptedServer
 
 CLASSES = [
@@ -75,14 +76,6 @@ def served(fails: Callable[[int], Answer | None] = lambda n: None) -> ScriptedSe
 def unsealed(out: str) -> list[dict[str, Any]]:
     """Names without keys that a file of them adds."""
     return [{k: v for k, v in entry.items() if k not in ("seal", "checked_by")} for entry in json.loads(out)]
-
-
-def one_line(err: str) -> str:
-    """The only error line; there must be no traceback."""
-    assert "Traceback" not in err, err
-    lines = [line for line in err.splitlines() if line.startswith("htaf: error:")]
-    assert len(lines) == 1, err
-    return lines[0]
 
 
 def test_names_from_a_table(htaf, codes: Path, tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 import htaf
 from htaf._ground.errors import HtafError
-from htaf.concepts import where as module
 from htaf.concepts.codes import ConceptError, codes_of
 from htaf.concepts.extract import extract
 from htaf.concepts.regions import Map, Regions, resized
@@ -138,21 +137,6 @@ def test_the_concepts_of_an_image(htaf, run: Run, codes: Path, tmp_path: Path) -
         code, _, err = htaf(*words[:6], tmp_path / "bad", *bad)
         assert code in (1, 2)
         assert why in err
-
-
-def test_the_image_is_looked_for_before_the_network(
-    htaf, run: Run, images: Images, codes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def never(*_: Any, **__: Any) -> None:
-        raise AssertionError("loaded")
-
-    monkeypatch.setattr(module, "Maps", never)
-    with pytest.raises(ConceptError, match="got 'nobody'"):
-        write_where(run, images, codes, tmp_path / "maps", image="nobody")
-    monkeypatch.setattr("htaf.training.runs.open_run", never)
-    code, _, err = htaf("concepts", "where", run.path, "--codes", codes, "--out", tmp_path / "m", "--image", "nobody")
-    assert code == 1
-    assert "got 'nobody'" in err
 
 
 def test_codes_without_margins(run: Run, images: Images, codes: Path, tmp_path: Path) -> None:

@@ -60,14 +60,6 @@ def test_crop_flip_draws_for_each_image_alone_and_over_the_whole_range() -> None
     assert 0.45 < sum(flipped for *_, flipped in found) / 2000 < 0.55
 
 
-@pytest.mark.parametrize(("size", "margin"), [((32, 32), 4), ((8, 8), 1), ((7, 64), 0), ((112, 96), 12)])
-def test_the_margin_is_an_eighth(size: tuple[int, int], margin: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    monkeypatch.setattr(module, "crop", lambda images, of, *_: seen.append((images.shape[2] - of[0]) // 2))
-    crop_flip(noise(1, 3, *size), generator_of(0))
-    assert seen == [margin]
-
-
 def test_flip_mirrors_about_half_of_the_images() -> None:
     images = noise(400, 1, 3, 4)
     result = augment("flip", images, 1)

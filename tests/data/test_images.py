@@ -49,10 +49,6 @@ def write_files(folder: Path, count: int = 6, size: tuple[int, int] = (80, 70)) 
 # --- load ---
 
 
-def test_a_set_is_shown_in_one_line() -> None:
-    assert repr(load("digits")) == "Images('digits': 10 classes, 1,438 training and 359 test images, 1 x 8 x 8)"
-
-
 def test_what_cannot_be_loaded(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"'cifar-10': expected one of 'cifar10', .* got neither \(did you mean 'cifar10'"
@@ -316,15 +312,6 @@ def test_workers_change_nothing(preset: str) -> None:
         assert images.shape == (16, 3, 16, 16)
         assert torch.equal(images, again)
         assert torch.equal(labels, same)
-
-
-def test_files_in_workers(tmp_path: Path) -> None:
-    images = load(write_files(tmp_path), size=66)
-    made_of = ImageDataset(images.train, fit_preprocessor(images, torch.arange(10)), "shift-flip")
-    here, there = (
-        list(DataLoader(made_of, batch_size=None, sampler=Batches(10, 5), num_workers=workers)) for workers in (0, 2)
-    )
-    assert all(torch.equal(one[0], two[0]) for one, two in zip(here, there, strict=True))
 
 
 def test_what_does_not_fit_together() -> None:

@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.error import URLError
@@ -96,15 +95,6 @@ def test_real_sets(
     assert train.min() >= 0
     assert train.max() <= 1
     assert np.isfinite(preprocessor.transform(table.features)).all()
-
-
-@pytest.mark.parametrize("name", NAMED)
-def test_every_named_set_has_a_row_and_is_named(name: str, help_of: Callable[..., str]) -> None:
-    assert name in {row[0] for row in (*BUNDLED, *FILES)}, "expected a row of BUNDLED or FILES"
-    flag = re.search(r"--data NAME_OR_PATH(.*?)--out", help_of("train", "tabular"), re.DOTALL)
-    assert flag is not None
-    assert name in re.findall(r"\w+", flag[1]), "expected it in the help of --data"
-    assert f"`{name}`" in (ROOT / "docs" / "tables.md").read_text(), "expected it in docs/tables.md"
 
 
 def test_a_set_is_added_as_contributing_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from htaf.data.image_sets import load
 from htaf.training import runs
 from made_pages import contents, read_page
 from made_runs import PLAIN, digits, made_run
+from quick import one_line
 
 PAGE = ("index.html", "app.js", "app.css")
 
@@ -51,12 +52,6 @@ def folder(runs_of: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="module")
 def codes(runs_of: Path) -> Path:
     return extract(runs.open_run(runs_of / "run"), digits(), runs_of / "codes").path
-
-
-def one_line(err: str) -> str:
-    assert "Traceback" not in err, err
-    (line,) = [line for line in err.splitlines() if line.startswith("htaf: error:")]
-    return line
 
 
 def test_a_run_becomes_a_page(htaf, folder: Path, tmp_path: Path) -> None:

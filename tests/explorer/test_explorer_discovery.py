@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from htaf.concepts.codes import Codes, ConceptError, codes_of
+from htaf.concepts.codes import Codes, codes_of
 from htaf.concepts.counts import proportions
-from htaf.concepts.explorer import contents
-from htaf.concepts.explorer.build import build_page
 from htaf.concepts.explorer.contents import (
     chosen_rows,
     clustered_order,
-    counterfactuals_of,
     example_row,
     relations,
     sample_images,
     strongest_images,
     typical_images,
 )
-from made_pages import made_codes, read_page
+from made_pages import made_codes
 
 
 @given(st.integers(0, 30), st.integers(0, 5), st.integers(0, 10))
@@ -117,26 +111,6 @@ def test_the_example_is_right_and_explained_by_few() -> None:
     assert example_row(codes_of(bits, [0] * 4, weight[:1], np.zeros(1)), np.ones(4, bool), rates) is None
 
 
-def test_the_page_holds_it_all(tmp_path: Path, stand_in: Path) -> None:
-    codes = made_codes(300)
-    margins = codes.unpack().astype(np.float16) - np.float16(0.5)
-    build_page(codes, tmp_path / "p", margins=margins)
-    found = read_page(tmp_path / "p")
-    arrays, test = found["arrays"], codes.part("test")
-    assert sorted(arrays["concept_order"].tolist()) == list(range(21))
-    assert sorted(arrays["class_order"].tolist()) == list(range(5))
-    numbers, _ = relations(codes.part("train"))
-    np.testing.assert_array_equal(arrays["related"], numbers)
-    confusion = arrays["confusion"]
-    assert confusion[:, 2].sum() == (test.labels >= 0).sum()
-    for label, guess, images in confusion.tolist():
-        assert images == ((test.labels == label) & (test.exact == guess)).sum()
-    assert arrays["strongest"].shape == (3, 21, 8)
-    assert found["page"]["example"] is not None
-    with pytest.raises(ConceptError, match="expected margins of 300 images x 21 concepts"):
-        build_page(codes, tmp_path / "p", margins=margins[:5])
-
-
 def of_labels(labels: np.ndarray, wrong: np.ndarray, classes: int) -> Codes:
     """One concept a class: the network finds the class of the bit that is set."""
     guess = np.where(wrong, (labels + 1) % classes, np.maximum(labels, 0))
@@ -178,27 +152,3 @@ def test_random_images_know_nothing_of_the_predictions(images: int, most: int, c
         rows, drawn = chosen_rows(of_labels(labels, rng.random(images) < share, classes), "test", most)
         chosen.append(rows[drawn].tolist())
     assert chosen[0] == chosen[1] == chosen[2]
-
-
-def test_time_is_kept_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second for each question: bounds of four, no time for proofs."""
-    shown = made_codes(400).part("test")
-    now, asked, done = [0.0], [], []
-
-    def slow(codes: Codes, row: int, *, time_limit: float):
-        now[0] += 1
-        asked.append(time_limit)
-        return real(codes, row, time_limit=time_limit)
-
-    real = contents.counterfactual
-    monkeypatch.setattr(contents.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(contents, "counterfactual", slow)
-    found = counterfactuals_of(shown, 4.0, advance=done.append)
-    wrong = ((shown.labels >= 0) & (shown.labels != shown.exact)).sum()
-    assert (len(found), asked) == (4, [0] * 4)
-    assert wrong > 4
-    asked.clear()
-    found = counterfactuals_of(shown, 1e9, advance=done.append)
-    assert len(found) == wrong
-    assert all(one["proven"] for one in found.values())
-    assert set(asked) <= {0, 2.0}

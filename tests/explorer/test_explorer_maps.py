@@ -11,14 +11,12 @@ import pytest
 
 from htaf.concepts import where
 from htaf.concepts.codes import Codes, ConceptError
-from htaf.concepts.explorer import build as module
 from htaf.concepts.explorer.build import build_page
 from htaf.concepts.explorer.contents import chosen_rows, strongest_images
 from htaf.concepts.explorer.folder import KINDS
 from htaf.concepts.explorer.run_page import build_run_page
 from htaf.concepts.explorer.shown import Shown
 from htaf.concepts.extract import extract
-from htaf.concepts.regions import Regions
 from htaf.concepts.store import open_codes, open_folder
 from htaf.concepts.where import Maps
 from htaf.training.runs import Run
@@ -133,21 +131,6 @@ def test_a_later_call_keeps_the_maps(run: Run, codes: Path, tmp_path: Path, monk
     assert not list((tmp_path / "p" / "data").glob("maps-*.js"))
 
 
-def test_without_exact_maps_the_page_has_none(
-    run: Run, codes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def none(_: Regions) -> None:
-        raise ConceptError("no exact map: the network takes no average over places")
-
-    monkeypatch.setattr(Regions, "_find", none)
-    made = built(run, codes, tmp_path / "p")
-    assert made["maps"] == 0
-    assert read_page(tmp_path / "p")["page"]["maps"] is None
-    assert [note for note in made["notes"] if "map" in note] == [
-        "no maps over pictures: no exact map: the network takes no average over places"
-    ]
-
-
 def test_an_error_leaves_what_is_whole(run: Run, codes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given, calls = Maps.of, []
 
@@ -168,15 +151,3 @@ def test_the_network_must_agree_with_the_codes(run: Run, tmp_path: Path) -> None
     made = build_page(other, tmp_path / "p", maps=Maps(run, digits()))
     assert made["maps"] == 0
     assert any(note.startswith("no maps over pictures: expected ids of digits") for note in made["notes"])
-
-
-def test_which_concepts_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    codes = made_codes()
-    assert module.concepts_of(codes, 3, []).tolist() == list(range(21))
-    monkeypatch.setattr(module, "CONCEPTS", 5)
-    on = np.flatnonzero(codes.unpack(slice(3, 4))[0])
-    off = np.setdiff1d(np.arange(21), on)
-    weight = np.abs(codes.weight[codes.exact[3]])
-    best = on[np.argsort(-weight[on], kind="stable")][:4]
-    wanted = [int(off[0])]
-    assert module.concepts_of(codes, 3, wanted).tolist() == sorted([*best.tolist(), *wanted])

@@ -13,12 +13,11 @@ from small import batches, fresh, rows
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim.swa_utils import update_bn
-from torch.utils.data import DataLoader, TensorDataset
 
 import htaf
 from htaf import HTAF, Heaviside, harden, recalibrate, refit_head, repair
 from htaf.transform.hardening.finishing import kept_where_better
-from htaf.transform.hardening.report import Report, batch_count, call, expect_batches, inputs_of, moved, pair_of
+from htaf.transform.hardening.report import Report, call, expect_batches, inputs_of, moved, pair_of
 
 ROWS = torch.randn(600, 6, generator=torch.Generator().manual_seed(0))
 CODES = (ROWS[:, 0] * ROWS[:, 1] > 0).long()
@@ -96,7 +95,7 @@ def test_a_step_that_cannot_be_taken_is_left_out_and_says_why() -> None:
     assert "refit_head: left out: expected a model that returns the output of an nn.Linear" in str(report)
 
 
-@pytest.mark.parametrize("calls", range(7))  # of the network, of a step, inside refit_head
+@pytest.mark.parametrize("calls", [0, 3, 6])  # of the network, of a step, inside refit_head
 def test_an_error_of_the_measure_is_not_swallowed(calls: int) -> None:
     def broken(net: nn.Module) -> float:
         if len(called) == calls:
@@ -121,31 +120,12 @@ def test_bad_input_says_what_to_do() -> None:
         htaf.refit_head(htaf.harden(net), TRAINING, validation=TRAINING, measure=loss)
 
 
-@pytest.mark.filterwarnings("ignore:the measure of one network")
-def test_the_exact_network_is_measured_twice_and_norms_only_where_there_are_some() -> None:
-    seen = list[nn.Module]()
-    net = nn.Sequential(nn.Linear(6, 8), htaf.StraightThrough(), nn.Linear(8, 2))
-    exact, report = htaf.finish(net, TRAINING, measure=lambda other: seen.append(other) or len(seen))
-    assert [one.name for one in report.steps] == ["refit_head"]
-    assert seen.count(exact) == 2  # the second tells whether the measure is partly chance
-    assert report.hardened == report.steps[0].before == 2
-
-
 def test_norms_in_front_of_the_first_step_are_not_tried() -> None:
     net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), htaf.StraightThrough(), nn.Linear(8, 2))
     _, report = htaf.finish(net, TRAINING, measure=loss)
     assert [one.name for one in report.steps] == ["refit_head"]
     _, report = htaf.finish(nn.Sequential(*net[:3], nn.BatchNorm1d(8), net[3]), TRAINING, measure=loss)
     assert [one.name for one in report.steps] == ["recalibrate", "refit_head"]
-
-
-class Two(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.act, self.head = htaf.StraightThrough(), nn.Linear(6, 2)
-
-    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return self.head(self.act(a + b))
 
 
 def test_batches_of_several_inputs_say_how_they_are_given() -> None:
@@ -155,25 +135,11 @@ def test_batches_of_several_inputs_say_how_they_are_given() -> None:
     words = r"several inputs a tuple, \(\(a, b\), targets\), got \(Tensor, Tensor, Tensor\), which the model cannot"
     for batch in ((ROWS, ROWS, CODES), [ROWS, ROWS, CODES]):
         with pytest.raises(ValueError, match=words):
-            htaf.finish(Two(), [batch], measure=measure)
-    _, report = htaf.finish(Two(), [((ROWS, ROWS), CODES)], measure=measure)
+            htaf.finish(TwoInputs(htaf.StraightThrough), [batch], measure=measure)
+    _, report = htaf.finish(TwoInputs(htaf.StraightThrough), [((ROWS, ROWS), CODES)], measure=measure)
     assert report.steps[0].kept
-    _, report = htaf.finish(Two(), [{"a": ROWS, "b": ROWS}], measure=measure)
+    _, report = htaf.finish(TwoInputs(htaf.StraightThrough), [{"a": ROWS, "b": ROWS}], measure=measure)
     assert "got dict: take targets out of it, (batch, batch.pop('labels'))" in str(report)
-
-
-def test_steps_are_taken_on_what_was_kept() -> None:
-    def plus(net: nn.Module, value: float) -> tuple[nn.Module, htaf.transform.hardening.Report]:
-        other = nn.Linear(1, 1)
-        nn.init.constant_(other.bias, net.bias.item() + value)  # pyright: ignore[reportCallIssue,reportArgumentType]
-        return other, htaf.transform.hardening.Report("plus", 0.0)
-
-    begin = nn.Linear(1, 1)
-    nn.init.constant_(begin.bias, 3.0)
-    steps = [(f"{value}", partial(plus, value=value)) for value in (-1.0, 2.0, -1.5)]
-    net, taken = kept_where_better(begin, steps, lambda other: other.bias)
-    assert [(one.before, one.after, one.kept) for one in taken] == [(3, 2, True), (2, 4, False), (2, 0.5, True)]
-    assert net.bias.item() == 0.5  # pyright: ignore[reportCallIssue]
 
 
 def test_a_score_without_its_minus_is_questioned() -> None:
@@ -314,9 +280,9 @@ X, Y = rows(20, 6), torch.arange(20) % 3
 
 
 class TwoInputs(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[], nn.Module] = lambda: HTAF(1.0, 5.0)) -> None:
         super().__init__()
-        self.act, self.head = HTAF(1.0, 5.0), nn.Linear(6, 3)
+        self.act, self.head = make(), nn.Linear(6, 3)
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         return self.head(self.act(a + b))
@@ -352,19 +318,6 @@ def test_moved_inputs_are_what_they_were() -> None:
             return torch.stack(images)
 
     assert call(OfList(), [X, X, X]).shape == (3, 20, 6)
-
-
-def test_counts_are_of_batches() -> None:
-    class Rows:
-        def __len__(self) -> int:
-            return 100
-
-        def __iter__(self) -> Any:
-            return iter([X, X])
-
-    assert batch_count(Rows()) == 2
-    assert batch_count([X] * 3) == 3
-    assert batch_count(DataLoader(TensorDataset(X, Y), batch_size=8)) == 3
 
 
 def linear_network() -> nn.Module:
@@ -431,16 +384,3 @@ def test_one_pair_is_no_list_of_batches(pair: Any) -> None:
 )
 def test_two_batches_are_no_pair(some: Any) -> None:
     assert expect_batches(some) is some[0]
-
-
-def test_only_the_first_batch_is_looked_at_before_the_work() -> None:
-    made: list[int] = []
-
-    class Costly:
-        def __iter__(self) -> Any:
-            for i in range(4):
-                made.append(i)
-                yield X
-
-    recalibrate(harden(fresh(lambda: nn.Sequential(HTAF(), nn.Linear(6, 5), nn.BatchNorm1d(5)))), Costly())
-    assert made == [0, 0, 1, 2, 3]

@@ -75,14 +75,12 @@ def in_place(gain: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 JOINS: dict[str, tuple[Callable[..., Tensor], Callable[[], nn.Module]]] = {
     "plus": (lambda gain, a, b: a + b, nn.Identity),
-    "other order": (lambda gain, a, b: torch.add(b, a), nn.Identity),
     "in place": (in_place, nn.Identity),
     "into the shortcut": (lambda gain, a, b: b.clone().add_(a), nn.Identity),
     "norm": (lambda gain, a, b: a + b, lambda: nn.BatchNorm1d(8)),
     "norm, in place": (in_place, lambda: nn.BatchNorm1d(8)),
     "norm and dropout": (in_place, lambda: nn.Sequential(nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Identity())),
     "layer scale": (lambda gain, a, b: gain * a + b, nn.Identity),
-    "layer scale by keyword": (lambda gain, a, b: torch.mul(a, other=gain) + b, nn.Identity),
     "moved": (lambda gain, a, b: (a.roll(3, 0) + b.roll(3, 0)).roll(-3, 0), nn.Identity),
     "turned": (lambda gain, a, b: (a.reshape(-1, 2, 4).transpose(0, 1) + b.view(-1, 2, 4).transpose(0, 1)).transpose(
         0, 1).reshape(-1, 8), nn.Identity),

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import htaf
 from htaf import functional, surrogates
 from htaf.core.kernels import native, operators, registration
-from htaf.core.kernels.registration import choose, implementation
+from htaf.core.kernels.registration import choose
 
 ops = torch.ops.htaf
 
@@ -107,42 +107,6 @@ def test_second_derivatives_with_the_kernels_are_those_of_the_reference() -> Non
         third = torch.autograd.grad(sum(g.sum() for g in second), [x, *p])
         found.append([g.double() for g in (*first, *second, *third)])
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
-
-
-def test_export() -> None:
-    class Net(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.stem, self.head = torch.nn.Conv2d(3, 8, 3), torch.nn.Linear(8, 2)
-            self.first, self.second = htaf.HTAF(torch.ones(8), 11.0, dim=1), htaf.Heaviside(bipolar=True)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.head(self.second(self.first(self.stem(x)).mean((2, 3))))
-
-    from jaxtyping import config
-
-    net, batch = Net().eval(), torch.randn(4, 3, 8, 8)
-    config.update("jaxtyping_disable", True)  # Dynamo cannot trace through the type checks that conftest.py installs
-    try:
-        program = torch.export.export(net, (batch,), dynamic_shapes=({0: torch.export.Dim("n")},))
-    finally:
-        config.update("jaxtyping_disable", False)
-    called = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
-    assert {"htaf.htaf.tensor", "htaf.heaviside.default"} <= called
-    for n in (1, 4, 7):
-        x = torch.randn(n, 3, 8, 8)
-        torch.testing.assert_close(program.module()(x), net(x))
-
-
-def test_which_implementation_runs() -> None:
-    x = torch.zeros(4, 3)
-    fast = "cpu" if native.load()[0] else "reference"
-    several = torch.ones(4, 3)
-    assert choose("htaf", x, 2.0, 11.0) is implementation("htaf", fast)
-    assert choose("htaf", x.bfloat16(), torch.ones(3), torch.ones(3)) is implementation("htaf", fast)
-    assert choose("htaf", x, several, several) is implementation("htaf", "reference")  # varies along two dimensions
-    assert choose("htaf", x.double(), 2.0, 11.0) is implementation("htaf", "reference")
-    assert choose("htaf", x.to("meta"), 2.0, 11.0) is implementation("htaf", "reference")
 
 
 def test_cuda_tensors_get_triton(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
 import shutil
-import signal
-import subprocess
-import sys
-import time
 
 import gguf
 import numpy as np
@@ -190,40 +185,6 @@ def test_prompts(run, tmp_path, htaf):
     assert "--temperature must be 0, or >= 0.001" in htaf("generate", out, "x", "--temperature", "1e-40")[2]
     assert "no config.json" in htaf("generate", tmp_path, "x")[2]
     assert "is a language model" in htaf("pack", out, "--out", tmp_path / "packed")[2]
-
-
-@pytest.mark.slow
-def test_killed_at_any_time_it_ends_with_the_same_bits(model, text, tmp_path):
-    def command(out):
-        words = ["train", "llm", "--model", model, "--text", text, "--out", out, "--length", "32", "--last-k", "2"]
-        words += ["--steps", "60", "--training-blocks", "60", "--batch-size", "2"]
-        return [sys.executable, "-m", "htaf", *map(str, words)]
-
-    began = time.monotonic()
-    subprocess.run(command(tmp_path / "whole"), check=True, capture_output=True)
-    took = time.monotonic() - began
-    chance, kills = random.Random(0), 0
-    while True:
-        process = subprocess.Popen(command(tmp_path / "killed"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        end = time.monotonic() + took * chance.uniform(0.3, 0.8)
-        while process.poll() is None and time.monotonic() < end:
-            time.sleep(0.05)
-        if process.poll() is not None or kills == 4:
-            assert process.wait() == 0
-            if kills:
-                break
-            shutil.rmtree(tmp_path / "killed")
-            took /= 2  # the first one had been slow: this one ended before it was killed
-            continue
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        kills += 1
-    whole, killed = (read(tmp_path / name) for name in ("whole", "killed"))
-    assert killed["trained"] == whole["trained"]
-    assert killed["validation"] == whole["validation"]
-    for name in ("model.htaf.safetensors", files.GATES):
-        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-    assert (tmp_path / "killed" / RECORD).is_file()
 
 
 def test_numbers_that_are_not_finite_say_the_step(fitted, tmp_path):

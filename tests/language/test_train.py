@@ -1,4 +1,4 @@
-"""Training of the last layers: it helps, it is resumed to the same bits, and what is left is exact and merged."""
+"""A language model: its texts, hidden states kept on disk, the training of its last layers, and its answers."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import dataclasses
 
 import pytest
 import torch
-from tests.language.models import tiny
+from tests.language.models import MORE, tiny
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from htaf.language import LanguageError, calibrate, gates_of
-from htaf.language.hidden import hidden_states
+from htaf.language.generating import continued
+from htaf.language.hidden import hidden_states, starting_at
+from htaf.language.kept import kept
 from htaf.language.lora import train
 from htaf.language.options import Training
+from htaf.language.text import documents
 
 GENERATOR = torch.Generator().manual_seed(1)
 TOKENS = torch.randint(3, 64, (24, 16), generator=GENERATOR)
@@ -96,3 +100,143 @@ def test_errors(hidden, tmp_path):
     (tmp_path / "checkpoint.pt").write_bytes(b"x")
     with pytest.raises(LanguageError, match=r"checkpoint.pt is damaged"):
         train(prepared(), QUICK, *hidden, tmp_path)
+
+
+# ---- documents, read from files of others ----
+
+
+@pytest.mark.parametrize("mark", ["\n\n", "\n", "\r\n\r\n", " "])
+def test_one_text_or_two_are_cut_into_documents(mark, tmp_path):
+    words = [f"word {i} and more of it." for i in range(3000)]
+    (tmp_path / "a.txt").write_bytes(mark.join(words).encode())
+    found, notes = documents(tmp_path / "a.txt")
+    assert notes == []
+    assert 200 <= len(found) <= 400
+    assert all(document.text.strip() for document in found)
+    assert "".join(document.text for document in found) == mark.replace("\r", "").join(words)
+    (tmp_path / "b.txt").write_text("short")
+    assert len(documents(tmp_path)[0]) > 200
+
+
+def test_files_that_are_left_out_are_told(tmp_path):
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_text("some text " * 50)
+        (tmp_path / f"old{number}.txt").write_bytes("später".encode("latin-1"))
+    (tmp_path / "x.png").write_bytes(b"\x89")
+    found, notes = documents(tmp_path)
+    assert all(document.name.startswith(("0", "1", "2")) for document in found)
+    assert "1 file left out (read are .txt" in notes[0]
+    assert "3 of 6 files left out, not UTF-8 (old0.txt, old1.txt, old2.txt)" in notes[1]
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    (bad / "a.txt").write_bytes(b"\xff")
+    with pytest.raises(LanguageError, match="not UTF-8"):
+        documents(bad)
+    with pytest.raises(LanguageError, match="there is nothing at"):
+        documents(tmp_path / "none")
+
+
+# ---- hidden states on disk: the rest of the model computes from them what the whole one does ----
+
+
+FEW = TOKENS[:20]
+
+
+@pytest.mark.parametrize("kind", MORE)
+def test_the_rest_of_a_model(kind, tmp_path):
+    model = tiny(kind)
+    kept = hidden_states(model, FEW, 3, tmp_path)
+    tokens, inputs, outputs = kept.at(torch.tensor([4, 17]))
+    with torch.no_grad():
+        whole = model(FEW[[4, 17]]).logits
+        for start, given in ((3, inputs), (4, outputs)):
+            with starting_at(model, start) as run:
+                torch.testing.assert_close(run(tokens, given), whole, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(model(FEW[[4, 17]]).logits, whole, rtol=0, atol=0)
+
+
+ALL = torch.arange(20)
+
+
+def same(one, other):
+    return all(torch.equal(a, b) for a, b in zip(one.at(ALL), other.at(ALL), strict=True))
+
+
+def test_it_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
+    model, told = tiny("llama"), []
+
+    def stop(done, of):
+        told.append((done, of))
+        if len(told) == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        hidden_states(model, FEW, 2, tmp_path, tell=stop)
+    kept = hidden_states(model, FEW, 2, tmp_path, tell=stop)
+    assert told == [(16, 20), (20, 20)]
+    assert same(kept, hidden_states(model, FEW, 2, tmp_path / "whole"))
+    hidden_states(model, FEW[:16], 2, tmp_path, tell=stop)  # other tokens have another folder
+    assert told[2:] == [(16, 16)]
+    assert same(hidden_states(model, FEW, 2, tmp_path, tell=stop), kept)
+    assert len(told) == 3
+    monkeypatch.setattr("htaf.language.hidden.FORMAT", 0)
+    hidden_states(model, FEW[:16], 2, tmp_path, tell=stop)  # so have files of another format
+    assert told[3:] == [(16, 16)]
+
+
+@pytest.mark.parametrize("change", [lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:], lambda data: data[:-3]])
+def test_what_was_damaged_is_computed_again(tmp_path, change):
+    model, told = tiny("llama"), []
+    whole = hidden_states(model, FEW, 2, tmp_path / "whole")
+    hidden_states(model, FEW, 2, tmp_path / "kept")
+    file = next((tmp_path / "kept").glob("*/00001.safetensors"))
+    file.write_bytes(change(file.read_bytes()))
+    assert same(hidden_states(model, FEW, 2, tmp_path / "kept", tell=lambda done, of: told.append(done)), whole)
+    assert told == [20]
+
+
+# ---- what is computed once: kept, and computed again where its file was damaged ----
+
+
+def test_what_was_kept_and_has_changed_is_computed_again(tmp_path):
+    file = tmp_path / "kept.safetensors"
+    asked = [kept(file, lambda loss=loss: ({}, {"loss": loss})) for loss in (1.25, 9.0)]
+    file.write_bytes(file.read_bytes().replace(b"1.25", b"1.24"))  # one bit
+    asked.append(kept(file, lambda: ({}, {"loss": 2.5})))
+    assert asked == [({}, {"loss": 1.25}, True), ({}, {"loss": 1.25}, False), ({}, {"loss": 2.5}, True)]
+
+
+# ---- a prompt is gone on from with models and tokenizers of every kind ----
+
+
+SIZES = {
+    "mamba": {"hidden_size": 16, "num_hidden_layers": 1, "state_size": 4},
+    "openai-gpt": {"n_embd": 16, "n_layer": 1, "n_head": 2},
+    "llama": {
+        "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_models_that_keep_keys_and_values_and_others(kind: str) -> None:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, vocab_size=50, **SIZES[kind])).eval()
+    text = torch.tensor([5, 6, 7])
+    made = continued(model, text, most=6).tolist()
+    assert made
+    for token in made:
+        with torch.no_grad():
+            assert token == model(input_ids=text[None]).logits[0, -1].argmax()
+        text = torch.cat([text, torch.tensor([token])])
+
+
+def test_drawn_tokens_depend_on_the_seed_alone() -> None:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", vocab_size=50, **SIZES["llama"])).eval()
+    model.config.eos_token_id = model.generation_config.eos_token_id = None
+    before = torch.get_rng_state()
+    drawn = [continued(model, torch.tensor([5]), most=12, temperature=1.0, seed=seed).tolist() for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert torch.equal(torch.get_rng_state(), before)

@@ -16,14 +16,13 @@ from torch import Tensor, nn
 
 import htaf
 from htaf.core.kernels import native
-from htaf.core.kernels.layers import Geometry
 from htaf.models.mlp import MLP
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.whitened import WhitenedConvNet
 from htaf.models.wide_resnet import WideResNet
 from htaf.program.packed import PackedError, PackedModel, Traced, load, pack, save, trace, verify
 from htaf.program.packed.instructions import Layer, layer
-from htaf.program.packed.instructions.layer import _ByPixels, from_nibbles, to_nibbles
+from htaf.program.packed.instructions.layer import from_nibbles, to_nibbles
 from htaf.program.packed.layers import integers
 from htaf.transform.grid import Bits, integers_and_steps
 from htaf.transform.spiking.neurons import IF, LIF
@@ -226,25 +225,3 @@ def test_products_and_tables_give_the_same_sums(few: int, many: int, monkeypatch
         for rows in (1, 2, 6):  # maps of 4, 16 and 64 pixels each
             for _ in range(2):  # the second by a plan
                 assert float((packed(x[:rows]) - exact(x[:rows])).abs().max()) <= 1e-6
-
-
-@pytest.mark.parametrize("quick", ["products", "tables"])
-def test_the_faster_kernel_is_measured_once(quick: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, now = list[str](), [0.0]
-
-    def kernel(name: str) -> Callable[..., None]:
-        def run(bits: torch.Tensor, residual: torch.Tensor | None) -> None:
-            calls.append(name)
-            now[0] += 1.0 if name == quick else 2.0
-
-        return run
-
-    monkeypatch.setattr(layer.time, "perf_counter", lambda: now[0])
-    tables, products = kernel("tables"), kernel("products")
-    both = _ByPixels(tables, lambda: products, Geometry(64, 64, (3, 3), (2, 2), (1, 1)))
-    assert both.of(torch.zeros(1, 8, 8, 8, dtype=torch.uint8)) is products  # 16 pixels
-    assert both.of(torch.zeros(99, 8, 8, 8, dtype=torch.uint8)) is tables
-    assert not calls
-    for _ in range(2):
-        assert both.of(torch.zeros(2, 8, 8, 8, dtype=torch.uint8)) is {"products": products, "tables": tables}[quick]
-    assert sorted(calls) == ["products"] * layer.ROUNDS + ["tables"] * layer.ROUNDS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Callable
 
 import pytest
@@ -20,7 +19,7 @@ from htaf.models.mlp import MLP
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.wide_resnet import WideResNet
 from htaf.program.packed import PackedModel, pack
-from htaf.program.packed.planning import Planning, Segment, places
+from htaf.program.packed.planning import places
 from htaf.transform.spiking.neurons import LIF
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="needs the compiled extension")
@@ -108,47 +107,6 @@ def test_a_plan_gives_what_the_instructions_give(packed, instruction_set: str, n
                 found = [model(x) for _ in range(3)]  # by instructions where the sizes are new, then by the plan
                 assert all(equal(one, wanted) for one in found)
                 assert all(a.stride() == b.stride() for a, b in zip(*map(pytree.tree_leaves, found[:2]), strict=True))
-
-
-@pytest.mark.parametrize("packed", ["mlp", "bireal", "wide"], indirect=True)
-def test_a_network_is_one_call(packed) -> None:
-    model, size = packed
-    model(torch.randn(3, *size))
-    (part,) = next(reversed(model._execution.plans.values())).parts
-    assert isinstance(part, Segment)
-
-
-@pytest.mark.parametrize("packed", ["bits"], indirect=True)
-def test_plans_hold_every_operation_on_bits(packed, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, size = packed
-    made: list[tuple[object, ...]] = []
-    step = Planning.step
-    monkeypatch.setattr(Planning, "step", lambda self, *a, **named: (made.append(a), step(self, *a, **named)))
-    model(torch.randn(7, *size))  # a size that is new
-    assert {a[0] for a in made} >= {"max_bits", "finish", "join", "bitwise"}
-    assert {a[1] for a in made if a[0] == "bitwise"} == {0, 1, 2}
-
-
-@pytest.mark.usefixtures("unchecked")  # the checks of shapes are not made for threads
-@pytest.mark.parametrize("packed", ["bireal", "mixed"], indirect=True)
-def test_threads_share_a_plan(packed) -> None:
-    model, size = packed
-    inputs = [torch.randn(2, *size) for _ in range(8)]
-    wanted = [by_instructions(model, x) for x in inputs]
-    model(inputs[0])
-    wrong: list[int] = []
-
-    def run(i: int) -> None:
-        for _ in range(20):
-            if not equal(model(inputs[i]), wanted[i]):
-                wrong.append(i)
-
-    running = [threading.Thread(target=run, args=(i,)) for i in range(len(inputs))]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        thread.join()
-    assert not wrong
 
 
 @pytest.mark.parametrize("packed", ["mlp"], indirect=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import functools
-import pickle
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -130,27 +128,6 @@ def test_threads_may_share_a_model(made: tuple[PackedModel, tuple[int, ...]]) ->
     assert not wrong
 
 
-@compiled
-def test_memory_is_used_again_and_does_not_grow() -> None:
-    packed, size = _wide()
-    packed = _fresh(packed)
-    x = torch.randn(3, *size)
-
-    def kept() -> list[int]:
-        return sorted(block.data_ptr() for block in packed._execution.scratch)
-
-    packed(x)  # by instructions; its plan, made beside it, has memory of its own
-    packed(x)
-    first = kept()
-    for _ in range(5):
-        packed(x)
-    assert first
-    assert kept() == first
-    for _ in range(3):
-        packed(x[:2])
-    assert len(kept()) == len(first)
-
-
 def test_inputs_share_their_batch() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:
@@ -234,24 +211,3 @@ def test_sizes_of_constants_are_known(tmp_path: Path) -> None:
     assert torch.allclose(packed(x), exact(x), atol=1e-6)
     save(packed, tmp_path / "a.packed")
     assert torch.equal(load(tmp_path / "a.packed")(x), packed(x))
-
-
-COPIES: dict[str, Callable[[PackedModel], PackedModel]] = {
-    "deepcopy": copy.deepcopy,
-    "copy": copy.copy,
-    "pickle": lambda model: pickle.loads(pickle.dumps(model)),
-}
-
-
-@pytest.mark.parametrize("how", COPIES)
-def test_copies_run_on_their_own(how: str) -> None:
-    packed, size = _held()
-    packed = _fresh(packed)
-    packed.extra["note"] = 1
-    x = torch.randn(3, *size)
-    right = packed(x)
-    other = COPIES[how](packed)
-    for _ in range(3):
-        assert _equal(other(x), right)
-    assert other.extra == {"note": 1}
-    assert other._execution.scratch is not packed._execution.scratch

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -178,21 +176,3 @@ def test_a_residual_must_lie_on_the_cpu() -> None:
     layer = cpu.bind(cpu.prepare(torch.zeros(64, 1, 1, 8, dtype=torch.uint8), g, bipolar=True), g, Epilogue())
     with pytest.raises(TypeError, match="on meta"):
         layer(torch.zeros(1, 2, 2, 8, dtype=torch.uint8), torch.empty(1, 2, 2, 64, device="meta"))
-
-
-@pytest.mark.slow
-def test_importing_loads_nothing_that_only_packing_needs() -> None:
-    code = """
-import sys, torch
-before = set(sys.modules)
-import htaf
-assert "htaf.program.packed" not in sys.modules
-from htaf.program.packed import PackedModel, load
-new = set(sys.modules) - before
-unwanted = ("torch.export", "torch._dynamo", "htaf.program.packed.graph", "htaf.program.packed.ver")
-print(sorted(n for n in new if n.startswith(unwanted)))
-import htaf.program.packed.verification
-assert callable(htaf.packed.verify) and callable(htaf.pack) and htaf.PackedModel is PackedModel
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

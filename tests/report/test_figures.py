@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-import htaf
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table, load, split
 from htaf.models.mlp import Thermometer
@@ -273,27 +272,6 @@ def test_a_planted_column_is_found(headline: str) -> None:
     assert (found.metric, found.rows, found.repeats) == (headline, 300, 10)
     again = importance(net, preprocessor, frame, target, headline=headline)
     assert again.to_json() == found.to_json()
-
-
-def test_weights_on_a_grid_are_rounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not for every column and every value of one, which took longer than the sums."""
-    from htaf.tables.rules.inspection import curves
-    from htaf.transform import grid
-
-    frame, y = mixed(60)
-    preprocessor = Preprocessor.fit(frame, y, task="regression")
-    x = preprocessor.transform(frame)
-    layers = (nn.Linear(x.shape[1], 8), nn.ReLU(), nn.Linear(8, 1))
-    example = torch.from_numpy(x)
-    net = htaf.harden(htaf.on_grid(htaf.replace(nn.Sequential(*layers), example=example), example).eval())
-    rounded, once = list[str](), grid.integers_and_steps
-    monkeypatch.setattr(grid, "integers_and_steps", lambda *of, **how: rounded.append("") or once(*of, **how))
-    grid.settled(net)
-    each = len(rounded)
-    importance(net, preprocessor, frame, torch.zeros(60, 1), headline="rmse", repeats=3)
-    assert len(rounded) == 2 * each > 0
-    curves(net, preprocessor, "a", frame, [0.0, 1.0, 2.0])
-    assert len(rounded) == 3 * each
 
 
 def test_importance_counts_rows_by_their_weights() -> None:

@@ -333,20 +333,8 @@ def test_a_failure_does_not_lose_the_training(
 def test_the_command_trains_reports_and_says_baselines(htaf: Any, table: Table, tmp_path: Path) -> None:
     file = tmp_path / "made.csv"
     table.features.iloc[:, [0, 2]].set_axis(["a", "b"], axis=1).assign(y=table.features.iloc[:, 0]).to_csv(file)
-    words = (
-        "train",
-        "tabular",
-        "--data",
-        file,
-        "--target",
-        "y",
-        "--epochs",
-        "1",
-        "--hidden",
-        "4",
-        "--out",
-        tmp_path / "r",
-    )
+    few = ["--target", "y", "--epochs", "1", "--hidden", "4"]
+    words = ("train", "tabular", "--data", file, "--out", tmp_path / "r", *few)
     code, out, _ = htaf(*words)
     assert code == 0
     assert f"report: {tmp_path / 'r' / PAGE}" in out

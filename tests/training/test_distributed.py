@@ -27,7 +27,6 @@ from htaf.training.distributed import (
     check_processes,
     expect_rows_for_all,
     finished_elsewhere,
-    is_lost_peer,
     share,
     smallest_batch,
 )
@@ -121,13 +120,6 @@ def test_a_run_that_others_must_not_write(table: Table, tmp_path: Path) -> None:
     assert finished_elsewhere(run.path, run.record["key"]) == run.record
     with pytest.raises(PeerError, match="another run"):
         finished_elsewhere(run.path, "0" * 16)
-
-
-def test_what_the_end_of_another_process_looks_like() -> None:
-    assert is_lost_peer(RuntimeError("[third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"))
-    assert is_lost_peer(torch.distributed.DistNetworkError("timeout"))
-    assert not is_lost_peer(RuntimeError("shape mismatch"))
-    assert not is_lost_peer(ValueError("gloo"))
 
 
 # ---- two processes ----

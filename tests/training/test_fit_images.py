@@ -19,7 +19,7 @@ from torch import nn
 from htaf.cli import Verb, known
 from htaf.core.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
 from htaf.data.image_sets import load
-from htaf.data.images import FilePart, Images, MemoryPart
+from htaf.data.images import Images, MemoryPart
 from htaf.data.reading import DataError
 from htaf.data.tabular import load as load_table
 from htaf.training import families
@@ -104,15 +104,6 @@ def test_neurons_follow_the_recipe(digits: Images) -> None:
     assert sum(isinstance(m, nn.ReLU) for m in real.modules()) == 20
 
 
-def test_parts_are_disjoint_balanced_and_the_same_for_every_seed(digits: Images) -> None:
-    posed = [problem(recipe("dhn"), digits, seed, "random") for seed in (0, 5)]
-    assert torch.equal(posed[0].train.rows, posed[1].train.rows)
-    assert torch.equal(posed[0].validation.rows, posed[1].validation.rows)
-    assert not set(posed[0].train.rows.tolist()) & set(posed[0].validation.rows.tolist())
-    counts = digits.train.labels[posed[0].train.rows].bincount()
-    assert counts.tolist() == [20] * 10
-
-
 def test_only_training_images_are_augmented(digits: Images) -> None:
     posed = problem(recipe("dhn", augment="crop-flip"), digits, 0, "random")
     rows = torch.arange(40)
@@ -186,24 +177,6 @@ def test_predicting_files(runs, digits: Images, tmp_path: Path) -> None:
         run.predict_images([tmp_path / "text.png"])
 
 
-def test_few_files_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        for i in range(10):
-            Image.fromarray(rng.integers(0, 255, (80, 70, 3), dtype=np.uint8)).save(tmp_path / name / f"{i}.png")
-    images = load(tmp_path, size=72)
-    assert isinstance(images.train, FilePart)
-    settings = recipe("dhn", train_images=0, validation_images=0.2, augment="none")
-    posed = [problem(settings, images, 0, "random")]
-    monkeypatch.setattr("htaf.training.problems.IN_MEMORY", 1000)
-    posed.append(problem(settings, images, 0, "random"))
-    kinds = [type(p.train.data.part) for p in posed]  # pyright: ignore[reportAttributeAccessIssue]
-    assert kinds == [MemoryPart, FilePart]
-    rows = torch.arange(4)
-    assert torch.equal(posed[0].train[rows, 0][0], posed[1].train[rows, 0][0])
-
-
 # --- augmentation ---
 
 
@@ -229,12 +202,6 @@ def test_the_augmentation_follows_from_the_data(digits: Images) -> None:
     for chosen in ("flip", "none"):  # what is asked for stays
         asked = auto.replace(augment=chosen)
         assert resolved(asked, digits) == (asked, ())
-
-
-def test_the_augmentation_is_recorded(runs) -> None:
-    record = runs("dhn").record
-    assert record["recipe"]["augment"] == "none"
-    assert [note for note in record["notes"] if str(note).startswith("augment none")]
 
 
 def test_a_family_is_added_as_contributing_says(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

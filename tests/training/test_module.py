@@ -8,15 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import mean_absolute_error, r2_score, roc_auc_score
+from sklearn.metrics import mean_absolute_error, r2_score
 from torch import nn
 
-from htaf.core.activations import HTAF
 from htaf.data.parts import Part, TableBatches
-from htaf.models.build import build
 from htaf.training.families import make_recipe
 from htaf.training.module import EpochBatches, Training, loaders, undecayed
-from htaf.training.runs.metrics import headline, metrics
+from htaf.training.runs.metrics import metrics
 
 
 def batches(rows: int, size: int, seed: int = 0, epoch: int = 0) -> list[list[int]]:
@@ -36,30 +34,6 @@ def test_every_row_once(rows: int, size: int, seed: int, epoch: int) -> None:
     assert 2 <= len(parts[-1]) <= size + 1  # one left-over row joins: batch norm needs two
 
 
-def test_order_is_a_function_of_seed_and_epoch() -> None:
-    first = batches(50, 8, seed=3, epoch=5)
-    torch.rand(100)  # the global generator has no say
-    assert batches(50, 8, seed=3, epoch=5) == first
-    assert batches(50, 8, seed=3, epoch=6) != first
-    assert batches(50, 8, seed=4, epoch=5) != first
-
-
-def test_a_resumed_sampler_needs_no_history() -> None:
-    sampler = EpochBatches(30, 7, 1)
-    seen = []
-    for epoch in range(3):
-        sampler.set_epoch(epoch)
-        seen.append([rows.tolist() for rows, *_ in sampler])
-    assert batches(30, 7, seed=1, epoch=2) == seen[2]
-
-
-@pytest.mark.parametrize(
-    ("rows", "sizes"), [(9, [4, 5]), (10, [4, 4, 2]), (8, [4, 4]), (5, [5]), (3, [3]), (4, [4]), (1, [1])]
-)
-def test_sizes(rows: int, sizes: list[int]) -> None:
-    assert [len(part) for part in batches(rows, 4)] == sizes
-
-
 def test_loaders_keep_rows_and_targets_together() -> None:
     x, y = torch.arange(20.0).reshape(10, 2), torch.arange(10)
     data = TableBatches(x, y)
@@ -72,51 +46,6 @@ def test_loaders_keep_rows_and_targets_together() -> None:
     assert [len(inputs) for inputs, _ in chunks] == [2, 1]
     assert torch.equal(torch.cat([inputs for inputs, _ in chunks]), x[[2, 0, 1]])  # in the order of the part
     assert torch.equal(torch.cat([targets for _, targets in chunks]), y[[2, 0, 1]])
-
-
-def test_keys_differ_and_depend_on_seed_and_epoch_alone() -> None:
-    def keys(seed: int, epoch: int) -> list[int]:
-        sampler = EpochBatches(50, 8, seed)
-        sampler.set_epoch(epoch)
-        return [key for _, key, _ in sampler]
-
-    assert keys(3, 5) == keys(3, 5)
-    seen = [key for seed in range(3) for epoch in range(20) for key in keys(seed, epoch)]
-    assert len(set(seen)) == len(seen)
-    assert all(0 <= key < 2**63 for key in seen)
-
-
-def test_sharpen_sets_the_pair_of_that_moment() -> None:
-    recipe = make_recipe(hidden=(4, 4), batch_norm=False)
-    net = build(
-        {"kind": "mlp", "in_features": 2, "out_features": 1, "hidden": [4, 4], "batch_norm": False}
-        | {"activation": recipe.final_activation()}
-    )
-    module = Training(net, recipe, "regression", 100)
-    found = [m for m in net.modules() if isinstance(m, HTAF)]
-    module.sharpen(0.0)
-    assert [m.alphas for m in found] == [(1.0, 2.0)] * 2
-    module.sharpen(0.35)  # halfway to 0.7: the geometric means
-    assert found[0].alphas == pytest.approx((math.sqrt(2), math.sqrt(22)))
-    module.sharpen(0.7)
-    assert [m.alphas for m in found] == [(2.0, 11.0)] * 2
-
-
-def test_no_sharpening_leaves_the_pair() -> None:
-    net = torch.nn.Sequential(torch.nn.Linear(2, 2), HTAF(3.0, 7.3))
-    Training(net, make_recipe(sharpen=False), "regression", 10).sharpen(0.0)
-    assert net[1].alphas == (3.0, 7.3)
-
-
-@pytest.mark.parametrize("method", ["htaf", "ste", "ss", "relu"])
-def test_the_exact_copy_is_no_part_of_the_state(method) -> None:
-    recipe = make_recipe(method=method)
-    net = build(
-        {"kind": "mlp", "in_features": 2, "out_features": 1, "hidden": [4], "batch_norm": True}
-        | {"activation": recipe.final_activation()}
-    )
-    module = Training(net, recipe, "regression", 10)
-    assert set(module.state_dict()) == {f"net.{name}" for name in net.state_dict()}
 
 
 @pytest.mark.parametrize("schedule", ["one_cycle", "cosine", "linear", "constant"])
@@ -182,18 +111,6 @@ def test_regression_metrics_are_in_the_units_of_the_target() -> None:
     assert found["loss"] == pytest.approx(((y - t) ** 2).mean(), rel=1e-5)
 
 
-@pytest.mark.parametrize("classes", [2, 4])
-def test_classification_metrics(classes: int) -> None:
-    torch.manual_seed(0)
-    outputs, target = torch.randn(80, classes), torch.arange(80) % classes
-    found = metrics(outputs, target, "classification")
-    probability = outputs.double().softmax(1).numpy()
-    score = probability[:, 1] if classes == 2 else probability
-    assert found["auroc"] == pytest.approx(roc_auc_score(target.numpy(), score, multi_class="ovr"), rel=1e-6)
-    assert found["accuracy"] == pytest.approx((probability.argmax(1) == target.numpy()).mean())
-    assert found["loss"] == pytest.approx(torch.nn.functional.cross_entropy(outputs, target).item())
-
-
 def test_undefined_metrics_are_none() -> None:
     outputs = torch.randn(5, 2)
     assert metrics(outputs, torch.zeros(5, dtype=torch.int64), "classification")["auroc"] is None
@@ -205,14 +122,6 @@ def test_saturated_logits_do_not_tie() -> None:
     outputs = torch.tensor([[0.0, 30.0], [0.0, 28.0], [0.0, 26.0], [0.0, 24.0]])  # float32 probabilities are all 1
     found = metrics(outputs, torch.tensor([1, 1, 0, 0]), "classification")
     assert found["auroc"] == 1.0
-
-
-def test_headline() -> None:
-    assert [headline("regression", 1), headline("classification", 2), headline("classification", 3)] == [
-        "rmse",
-        "auroc",
-        "accuracy",
-    ]
 
 
 def test_norms_and_biases_have_no_weight_decay_in_muon() -> None:

@@ -10,8 +10,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from htaf.core.sharpening import Geometric
-from htaf.training.families import FAMILIES, family_of, make_recipe, ready_recipe
+from htaf.training.families import FAMILIES, make_recipe, ready_recipe
 from htaf.training.source import Source
 
 
@@ -98,58 +97,10 @@ def test_all_fields_are_identity(family: str) -> None:
     assert recipe.replace(beta=5.0).identity() != recipe.identity()
 
 
-def test_sharpening() -> None:
-    assert make_recipe().activation.sharpening() == Geometric((1.0, 2.0), (2.0, 11.0), 0.7)
-    assert make_recipe(method="ss", beta=10.0, sharpen_fraction=0.5).activation.sharpening() == Geometric(
-        (2.0,), (10.0,), 0.5
-    )
-    assert make_recipe(start=(0.5, 3.0)).activation.sharpening() == Geometric((0.5, 3.0), (2.0, 11.0), 0.7)
-    assert make_recipe(sharpen=False).activation.sharpening() is None
-    assert make_recipe(method="ste").activation.sharpening() is None
-    assert make_recipe(method="relu").activation.sharpening() is None
-
-
-def test_presets() -> None:
-    sizes = {"hidden": (256, 256, 128), "method": "htaf", "alpha0": 2.0, "alpha1": 11.0}
-    more = {"batch_norm": True, "sharpen": True, "epochs": 100}
-    assert ready_recipe("mlp", "tabular-mlp").flat().items() >= (sizes | more).items()
-
-
-def test_full_scale_recipes() -> None:
-    """recipes.md: the official codes' settings."""
-    dhn, small, bnn, snn = (
-        ready_recipe(family, name).flat()
-        for family, name in (("dhn", "cifar10"), ("dhn", "cifar100"), ("bnn", "cifar10"), ("snn", "cifar10"))
-    )
-    assert (small["depth"], small["width"]) == (28, 6)
-    assert dhn.items() >= {
-        "depth": 40, "width": 6, "optimizer": "sgd", "nesterov": True, "lr": 0.1, "lr_end": 1e-6, "weight_decay": 5e-4,
-        "epochs": 100, "batch_size": 128, "schedule": "cosine", "augment": "crop-flip",
-    }.items()  # fmt: skip
-    assert bnn.items() >= {
-        "optimizer": "adam", "lr": 1e-3, "lr_end": 0.0, "schedule": "linear", "epochs": 256, "batch_size": 512,
-        "label_smoothing": 0.1, "weight_decay": 0.0, "slope": "approx_sign",
-    }.items()  # fmt: skip
-    assert snn.items() >= {
-        "optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.0, "epochs": 320, "steps": 4,
-        "schedule": "cosine", "connect": "add", "reset": "hard",
-    }.items()  # fmt: skip
-    with pytest.raises(
-        ValueError, match="expected a recipe of family mlp: tabular-residual, tabular-members, tabular-exact, "
-    ):
-        ready_recipe("mlp", "cifar10")
-
-
 def test_inputs_told_by_each_value_have_a_threshold_for_each() -> None:
     inputs = {"in_features": 4, "levels": [365, 365, 2, 7], "discrete": [1, 3]}
     model = ready_recipe("mlp", "tabular-members").model(inputs, 1)
     assert model["thresholds"] == [48, 364, 1, 6]
-
-
-def test_several_hidden_layers_are_of_one_network() -> None:
-    suited = family_of("mlp").suited
-    found = [suited(given) for given in ({}, {"hidden": (8,)}, {"hidden": (8, 4)}, {"hidden": (8, 4), "members": 1})]
-    assert found == ["", "", "tabular-exact", ""]
 
 
 def test_the_network_of_a_family() -> None:
