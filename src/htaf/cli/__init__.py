@@ -42,12 +42,7 @@ VERBS = {
     ),
     "train logic": Verb(
         "htaf.cli.training:train_logic",
-        "Train a network of truth tables on a table: a few hundred lookups a row, for small devices.",
-        keeps=True,
-    ),
-    "train logic-images": Verb(
-        "htaf.cli.training:train_logic_images",
-        "Train a network of truth tables on small images: a lookup a neuron, for small devices.",
+        "Train a network of truth tables on a table or on small images: a lookup a neuron, for small devices.",
         keeps=True,
     ),
     "train dhn": Verb(

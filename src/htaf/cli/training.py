@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import shlex
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from htaf.training.source import Source
 
 SHOWN = {
-    "backbone", "concepts", "depth", "epochs", "exclude", "hidden", "id", "method", "pretrained", "size", "target",
-    "task", "test", "width",
+    "backbone", "concepts", "depth", "epochs", "exclude", "hidden", "id", "luts", "method", "pretrained", "size",
+    "target", "task", "test", "width",
 }  # fmt: skip
 ALL = "--help-all"
 Words = list[str]
@@ -465,9 +466,23 @@ def command_of(family: Family, shown: set[str] | None = None) -> Callable[..., N
     return command
 
 
+def _family(verb: str, words: Sequence[str]) -> Family:
+    """The family of a verb; of two, one for tables and one for images, that which reads what --data names."""
+    of_verb = [family for family in FAMILIES.values() if family.verb == verb]
+    first, *others = sorted(of_verb, key=lambda family: family.network.data is ImageData)
+    given = [after for word, after in itertools.pairwise([*words, ""]) if word == "--data"]
+    given += [word.partition("=")[2] for word in words if word.startswith("--data=")]
+    if not others or not given:
+        return first
+    from htaf.data import image_sets, named
+
+    of_images = Path(given[0]).is_dir() or (image_sets.is_named(given[0]) and not named.is_named(given[0]))
+    return others[0] if of_images else first
+
+
 def fitted(verb: str, words: list[str]) -> tuple[Callable[..., None], list[str]]:
     """The command of `train VERB` with the flags that its help shows and those that are given, and its words."""
-    (family,) = (family for family in FAMILIES.values() if family.verb == verb)
+    family = _family(verb, words)
     of_data = ConceptFlags if verb == "icbm" else DATA_FLAGS[family.network.data][0]
     fields: dict[str, Any] = {n: kind | None for part in family.parts.values() for n, kind in kinds(part).items()}
     for of in (of_data, RunFlags):
@@ -484,7 +499,7 @@ def fitted(verb: str, words: list[str]) -> tuple[Callable[..., None], list[str]]
 def __getattr__(name: str) -> Any:
     """`train_VERB`, to which a row of `htaf.cli` points, is the command of the family with this verb."""
     for family in FAMILIES.values():
-        if name == f"train_{family.verb}".replace("-", "_"):
+        if name == f"train_{family.verb}":
             return command_of(family)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -145,18 +145,19 @@ def logic_images() -> Recipe:
     return Recipe(ImageLogicNetwork(), ImageData(), ACTIVATION, training)
 
 
+ABOUT = "Train a network of truth tables on a table or on small images: a lookup a neuron, for small devices."
 ACTIVATION = Activation(start=(0.5, 4.0), sharpen_fraction=1.0)
 TABLES = Family(
     LogicNetwork,
     verb="logic",
-    about="Train a network of truth tables on a table: a few hundred lookups a row, for small devices.",
+    about=ABOUT,
     recipes={"logic": logic_tables},
-    recipes_help="logic: 200 tables of six bits.",
+    recipes_help="logic: 200 tables of six bits; of images logic-images: 1,000, on one bit of each pixel.",
 )
 IMAGES = Family(
     ImageLogicNetwork,
-    verb="logic-images",
-    about="Train a network of truth tables on small images: a lookup a neuron, for small devices.",
+    verb="logic",
+    about=ABOUT,
     recipes={"logic-images": logic_images},
     recipes_help="logic-images: 1,000 tables of six bits, one bit of each pixel.",
 )
