@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from htaf.models.bireal import BiRealNet
+from htaf.models.logic import LogicNet
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.wide_resnet import WideResNet
 
@@ -31,4 +32,5 @@ SMALLEST = {
     "dhn": Smallest({"depth": 10, "width": 1}, WideResNet, 7),
     "bnn": Smallest({"width": 4}, BiRealNet, 16),
     "snn": Smallest({"width": 4, "steps": 2}, SEWResNet, 20),
+    "logic-images": Smallest({"luts": (20,)}, LogicNet, 1),
 }

@@ -55,7 +55,7 @@ BUDGETS = {
     "": 605,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 58_078, ("tests", "paper/tests"): 48_184, ("paper/src",): 14_088}
+TOTALS = {("src/htaf",): 58_078, ("tests", "paper/tests"): 48_188, ("paper/src",): 14_088}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 

@@ -318,6 +318,4 @@ def test_a_name_that_two_classes_share_is_not_guessed() -> None:
 
 
 def test_binary_attributes() -> None:
-    np.testing.assert_array_equal(three_classes().binary(0.9)[:, 0], [False, True, False])
-    with pytest.raises(DataError, match="threshold must be > 0 and <= 1, got 0"):
-        three_classes().binary(0)
+    np.testing.assert_array_equal(three_classes().binary()[:, 0], three_classes().values[:, 0] >= 0.5)

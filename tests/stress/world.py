@@ -135,6 +135,7 @@ IMAGES = f"--data digits --out out {TINY} --train-images 40 --validation-images 
 WORDS = {
     "train tabular": f"--data W/rows.csv --target label --out out --hidden 4 {TINY}",
     **{f"train {FAMILIES[name].verb}": f"{IMAGES} {shlex.join(row.flags())}" for name, row in SMALLEST.items()},
+    "train logic": f"--data W/rows.csv --target label --out out --luts 8 {TINY}",
     "train icbm": f"{IMAGES} --depth 10 --width 1",
     "train llm": "--model W/llm --text W/text.txt --out out --length 16 --last-k 1 --steps 1 --training-blocks 4 "
     "--method ste",

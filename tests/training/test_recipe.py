@@ -55,7 +55,7 @@ def test_values_of_a_wrong_kind() -> None:
     cases = {
         "method='tanh'": "method must be one of ('htaf', 'ste', 'ss', 'relu'), or package.module:Class, got 'tanh'",
         "schedule='step'": "schedule must be one of ('one_cycle', 'cosine', 'linear', 'constant'), got 'step'",
-        "family='cnn'": "family must be one of ('bnn', 'dhn', 'icbm', 'mlp', 'snn'), got 'cnn'",
+        "family='cnn'": f"family must be one of {tuple(FAMILIES)}, got 'cnn'",
         "sharpen=1": "sharpen must be true or false, got 1",
         "epochs=2.5": "epochs must be an integer, got 2.5",
         "hidden=(8.0,)": "hidden sizes must be integers in 1 to 2,147,483,647, got (8.0,)",

@@ -131,7 +131,7 @@ def run(
         return [*tasks.values()]
 
     tasks = next_round()
-    check_output_folder(out)
+    check_output_folder(out, own="study")
     out.mkdir(parents=True, exist_ok=True)
     if tasks and compute:
         with engine_of(computing) as engine:
