@@ -44,18 +44,18 @@ BUDGETS = {
     "_ground": 1_301,
     "cli": 3_687,
     "concepts": 8_309,
-    "core": 5_042,
-    "data": 6_861,
+    "core": 5_048,
+    "data": 6_868,
     "language": 2_465,
-    "models": 2_207,
-    "program": 9_751,
+    "models": 2_218,
+    "program": 9_782,
     "tables": 4_251,
-    "training": 7_673,
-    "transform": 5_926,
+    "training": 7_674,
+    "transform": 5_929,
     "": 605,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 58_078, ("tests", "paper/tests"): 48_188, ("paper/src",): 14_088}
+TOTALS = {("src/htaf",): 58_137, ("tests", "paper/tests"): 48_243, ("paper/src",): 14_088}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 

@@ -232,8 +232,8 @@ def edit(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
     [
         (lambda path: (path / "record.json").unlink(), "expected a run folder with record.json, found none"),
         (lambda path: (path / "record.json").write_text('{"format": 1,'), "record.json is damaged"),
-        (lambda path: (path / "record.json").write_text("[]"), "expected format 3, got list"),
-        (edit(lambda record: record.update(format=99)), "expected format 3, got 99"),
+        (lambda path: (path / "record.json").write_text("[]"), "expected format 4, got list"),
+        (edit(lambda record: record.update(format=99)), "expected format 4, got 99"),
         (edit(lambda record: record.update(status="running")), "not finished: run the same train command again"),
         (edit(lambda record: record.update(model=None)), "expected model to be an object, got None"),
         (edit(lambda record: record.pop("model_sha256")), "it lacks model_sha256"),

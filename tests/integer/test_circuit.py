@@ -10,7 +10,7 @@ from tests.integer.made import Made, random_program
 
 from htaf.core.kernels import native
 from htaf.program.integer.circuit import Circuit
-from htaf.program.integer.ops import LUT, Count, IntegerError, Steps, View
+from htaf.program.integer.ops import LUT, Count, IntegerError, Steps, Take, View
 from htaf.program.integer.program import Input, IntegerProgram
 
 SETS = native.extension().instruction_sets() if native.load()[0] else []
@@ -24,10 +24,12 @@ def test_a_circuit_gives_the_programs_integers(kind: str, seed: int, rows: int) 
     program, _ = random_program(seed, kind)
     x = Made(seed, program.input).rows(rows)
     before = native.extension().instruction_set()
-    for name in SETS:
-        native.extension().use_instruction_set(name)
-        assert np.array_equal(Circuit(program).run(x), program.run(x)), name
-    native.extension().use_instruction_set(before)
+    try:
+        for name in SETS:
+            native.extension().use_instruction_set(name)
+            assert np.array_equal(Circuit(program).run(x), program.run(x)), name
+    finally:
+        native.extension().use_instruction_set(before)
 
 
 @needs_kernels
@@ -51,6 +53,31 @@ def test_what_is_no_circuit_is_refused_by_its_layer() -> None:
     made.add(View, 2, (2, 1, 2))
     made.count((-2, -1))
     with pytest.raises(IntegerError, match="6 inputs"):
+        Circuit(IntegerProgram(made.input, tuple(made.ops), 4))
+
+
+@needs_kernels
+def test_rows_that_do_not_fit_are_refused() -> None:
+    program, x = random_program(0, "logic of pixels")
+    for rows in (x[:3].astype(float), x[:3, :, :2], x[:3] + 256, x[:3] - 256):
+        with pytest.raises(IntegerError, match="expected in"):
+            Circuit(program).run(rows)
+
+
+@needs_kernels
+def test_bits_that_are_read_by_others_are_refused() -> None:
+    made = Made(0, Input("columns", (3,), 0, 1))
+    made.luts(4, 2)  # of the input itself
+    made.add(View, 1, (2, 1, 2))
+    made.count((-2, -1))
+    with pytest.raises(IntegerError, match="tables of steps"):
+        Circuit(IntegerProgram(made.input, tuple(made.ops), 3))
+    made = Made(0, Input("columns", (2**13,), 0, 7))
+    made.bits()
+    made.add(Take, 1, np.zeros(3, np.int64))
+    made.add(View, 2, (3, 1, 1))
+    made.count((-2, -1))
+    with pytest.raises(IntegerError, match="thresholds of columns"):
         Circuit(IntegerProgram(made.input, tuple(made.ops), 4))
 
 

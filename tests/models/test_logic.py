@@ -89,8 +89,38 @@ def test_random_connections_read_all_columns_alike() -> None:
 def test_sizes_that_cannot_be_are_named(sizes: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match="expected positive sizes and 1 to 8 inputs, got"):
         LUTLayer(*sizes)
-    with pytest.raises(ValueError, match="expected a multiple of 4 columns, got 6"):
+    with pytest.raises(ValueError, match="a multiple of 4"):
         GroupSum(4)(torch.zeros(2, 6))
+
+
+def test_inputs_that_do_not_fit_are_named() -> None:
+    with pytest.raises(ValueError, match=r"expected \[batch, 4\], got \[3, 10\]"):
+        LUTLayer(4, 2, 2)(torch.rand(3, 10))
+    with pytest.raises(ValueError, match="one dtype on one device"):
+        htaf.functional.lookup(torch.rand(1, 1, 1), torch.rand(1, 2, dtype=torch.float64))
+    with pytest.raises(ValueError, match="a threshold in one column"):
+        LogicNet(2, 2, thresholds=(0, 0))
+    with pytest.raises(ValueError, match="finite"):
+        LogicNet(1, 2, thresholds=(1,)).place(torch.tensor([[float("nan")], [1.0]]))
+
+
+def test_a_layer_runs_twice_before_a_backward_and_in_other_dtypes() -> None:
+    layer, x = LUTLayer(4, 3, 2), torch.randint(0, 2, (5, 4)).float()
+    (layer(x).sum() + layer(1 - x).sum()).backward()
+    assert layer(x.bfloat16()).dtype == torch.bfloat16
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        torch.testing.assert_close(layer(x), layer.double()(x.double()).float())
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_columns_with_fewer_gaps_than_thresholds_have_some_that_are_never_reached() -> None:
+    net = LogicNet(2, 2, (4,), thresholds=(2, 3))
+    x = torch.tensor([[1.0, 0.0], [1.0, 100.0]])
+    net.place(x)
+    assert net.thermometer(x).sum(1).tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(("outputs", "luts", "exponent"), [*product([3, 1], [(50,), (40, 30)], [None, 6])])

@@ -476,8 +476,8 @@ def _family(verb: str, words: Sequence[str]) -> Family:
         return first
     from htaf.data import image_sets, named
 
-    of_images = Path(given[0]).is_dir() or (image_sets.is_named(given[0]) and not named.is_named(given[0]))
-    return others[0] if of_images else first
+    of_images = image_sets.is_named(given[-1]) or Path(given[-1]).is_dir()
+    return others[0] if of_images and not named.is_named(given[-1]) else first
 
 
 def fitted(verb: str, words: list[str]) -> tuple[Callable[..., None], list[str]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
+from pickle import UnpicklingError
 from statistics import median
 from typing import Any
 
@@ -307,20 +308,25 @@ def read_published(name: str, folder: Path) -> Images:
     with installed():
         from torchvision.datasets import CIFAR10, CIFAR100, MNIST
     published = {"cifar10": CIFAR10, "cifar100": CIFAR100, "mnist": MNIST}[name]
+
+    def part(read: Any) -> MemoryPart:
+        pixels = torch.as_tensor(read.data)
+        pixels = pixels[:, None] if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2).contiguous()
+        labels = torch.as_tensor(read.targets)
+        if len(labels) != len(pixels) or not bool(((labels >= 0) & (labels < len(read.classes))).all()):
+            raise ValueError("a label of each image")
+        return MemoryPart(pixels, labels)
+
     try:
         train, test = (published(folder.parent, train=train) for train in (True, False))
-    except RuntimeError as error:
+        parts = part(train), part(test)
+    except (RuntimeError, ValueError, AssertionError, LookupError, TypeError, EOFError, UnpicklingError) as error:
         raise DataError(
             f"{folder}: expected the files of {name} as they are published, got others, or not all of them: unpack "
             "the archive again"
         ) from error
 
-    def part(read: Any) -> MemoryPart:
-        pixels = torch.as_tensor(read.data)
-        pixels = pixels[:, None] if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2).contiguous()
-        return MemoryPart(pixels, torch.as_tensor(read.targets))
-
-    return as_images(name, tuple(train.classes), part(train), part(test), [])
+    return as_images(name, tuple(train.classes), *parts, [])
 
 
 def read_tiny_imagenet(

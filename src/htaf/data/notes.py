@@ -398,6 +398,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "unseen": _unseen,
 }
 OF_COLUMNS: dict[str, tuple[str, str | Callable[[Note], str]]] = {
+    "asked": ("no inputs, as asked", "{column!r} ({values[0]})"),
     "missing": ("missing values", "{count:,} in {column!r}"),
     "missing in training": ("missing training values", "{count:,} in {column!r} ({values[0]})"),
     "median": ("missing values set to the training median", "{count:,} in {column!r} ({values[0]})"),

@@ -277,7 +277,7 @@ def _leave_out(
     why = dict.fromkeys(exclude, "excluded") | dict.fromkeys(ids, "names the rows")
     why |= {} if group is None else {group: "divides the rows: equal ones are in one part"}
     gone = [str(column) for column in frame if column in why and column != weight]
-    notes += [Note("dropped", column, values=(why[column],)) for column in gone]
+    notes += [Note("asked", column, values=(why[column],)) for column in gone]
     return frame.drop(columns=gone if weight is None else [*gone, weight]), beside
 
 

@@ -20,12 +20,12 @@ MOST_INPUTS = 8  # of a table: 2^8 entries
 
 
 class _Connect(torch.autograd.Function):
-    """y = x[:, j], j being the place of the greatest weight of each row, with the gradients of y = x weight^T at bits
-    that are taken as -1 and 1."""
+    """y = x[:, place]. The gradient of x goes to the columns that were read; that of the weights is the one of y = x
+    weight^T at bits that are taken as -1 and 1: grad^T (2 x - 1)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, place: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx.save_for_backward(x, place)
+        ctx.save_for_backward(x, place.clone())  # the next forward writes over it
         return x.index_select(1, place)
 
     @staticmethod
@@ -56,7 +56,7 @@ class LUTLayer(nn.Module):
     Shape: [batch, in_features] -> [batch, out_features]; x are bits, or values in [0, 1] of another such layer.
 
     Raises:
-        ValueError: a size is not positive, or inputs are not 1 to 8.
+        ValueError: a size is not positive, or inputs are not 1 to 8; x of another shape.
 
     Source: learned connections and tables: Bacellar et al. 2024, "Differentiable Weightless Neural Networks".
     """
@@ -97,13 +97,15 @@ class LUTLayer(nn.Module):
         self.weight = None
 
     def forward(self, x: Float[Tensor, "batch in_features"]) -> Float[Tensor, "batch out_features"]:
+        if x.ndim != 2 or x.shape[1] != self.in_features:
+            raise ValueError(f"expected [batch, {self.in_features}], got {list(x.shape)}")
         if self.weight is not None and self.training:
             self.connect()
         if self.weight is None or not torch.is_grad_enabled():
             read = x.index_select(1, self.connections)
         else:
             read = _Connect.apply(x, self.weight, self.connections)
-        return lookup(read.unflatten(1, (self.out_features, self.inputs)), self.act(self.table))
+        return lookup(read.unflatten(1, (self.out_features, self.inputs)), self.act(self.table).to(x.dtype))
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, inputs={self.inputs}, learned={self.weight is not None}"
@@ -113,23 +115,26 @@ class LUTLayer(nn.Module):
 class GroupSum(nn.Module):
     """The sum of each of `groups` equal parts of the columns, divided by `divisor`; no parameter.
 
+    Args:
+        groups: outputs, such as classes, >= 1. divisor: > 0; a power of two keeps the sums exact.
+
     Shape: [batch, features] -> [batch, groups].
 
     Raises:
-        ValueError: features are no multiple of the groups.
+        ValueError: groups < 1 or a divisor that is not > 0; features are no multiple of the groups.
 
     Source: Petersen et al. 2022, "Deep Differentiable Logic Gate Networks".
     """
 
     def __init__(self, groups: int, divisor: float = 1.0) -> None:
         super().__init__()
-        if groups < 1 or divisor <= 0:
+        if groups < 1 or not divisor > 0:
             raise ValueError(f"expected groups >= 1 and a divisor > 0, got {groups} and {divisor}")
         self.groups, self.divisor = groups, divisor
 
     def forward(self, x: Float[Tensor, "batch features"]) -> Float[Tensor, "batch groups"]:
-        if x.shape[1] % self.groups:
-            raise ValueError(f"expected a multiple of {self.groups} columns, got {x.shape[1]}")
+        if x.ndim != 2 or x.shape[1] % self.groups:
+            raise ValueError(f"expected [batch, a multiple of {self.groups}], got {list(x.shape)}")
         return x.unflatten(1, (self.groups, 1, -1)).sum((2, 3)) / self.divisor  # as an image, whose pixels are counted
 
     def extra_repr(self) -> str:
@@ -149,7 +154,7 @@ class LogicNet(nn.Module):
         luts: tables of each layer; those of the last one are rounded up to a multiple of the groups.
         act: makes the activation of a layer's entries.
         thresholds: how many each column of the input has, see `Thermometer`; empty: the inputs are bits.
-        exponent: columns are rounded to multiples of 2^-exponent in [-8, 8], so that integers of exponent + 4 bits are
+        exponent: columns are rounded to multiples of 2^-exponent in [-8, 8], so that integers of exponent + 5 bits are
             the whole input; None: they are read as they are.
         inputs: of each table.
         learned: whether each layer's connections are learned.
@@ -180,6 +185,8 @@ class LogicNet(nn.Module):
             raise ValueError(f"sizes must be positive, got {in_features} -> {tuple(luts)} -> {out_features}")
         if thresholds and len(thresholds) != in_features:
             raise ValueError(f"thresholds must be of {in_features} columns, got {len(thresholds)}")
+        if thresholds and not any(thresholds):
+            raise ValueError("expected a threshold in one column at least, got 0 in all")
         groups = out_features if out_features > 1 else self.GROUPS
         last = math.ceil(luts[-1] / groups)
         self.thermometer = Thermometer(thresholds) if any(thresholds) else nn.Identity()
@@ -193,7 +200,7 @@ class LogicNet(nn.Module):
     def settle(self) -> None:
         """Keep the connections of all layers, see `LUTLayer.settle`.
 
-        The head of a regression is rounded to weights of 12 bits, so that its sums are exact.
+        The head of a regression is rounded to weights of 12 bits, so that its sums are exact up to 8,192 tables.
         """
         for layer in self.layers:
             assert isinstance(layer, LUTLayer)
@@ -218,8 +225,12 @@ class LogicNet(nn.Module):
         """
         if not isinstance(self.thermometer, Thermometer):
             return
+        if not bool(x.isfinite().all()):
+            raise ValueError("expected finite numbers in all columns, got others")
         placed = list[Tensor]()
         for column, count in zip(self.rounded(x).unbind(1), self.thermometer.counts, strict=True):
-            found = midpoints(column, min(count, len(column.unique()) - 1)) if count else column[:0]
-            placed.append(torch.cat((found, found.new_full((count - len(found),), 2 * REACH))))
+            gaps = min(count, len(column.unique()) - 1)
+            found = midpoints(column, gaps) if gaps else column[:0]
+            beyond = found.new_full((count - gaps,), float(column.abs().max()) + 2 * REACH)
+            placed.append(torch.cat((found, beyond)))
         self.thermometer.threshold.copy_(torch.cat(placed))

@@ -404,13 +404,14 @@ def _written(
     recipe, posed, history, out = train.recipe, train.posed, train.history, train.out
     epoch = history.best_epoch
     net.load_state_dict(history.best)
-    train.network.update(recipe.network.settle(net))
     net = net.to(history.device).eval()
     real = recipe.activation.method == "relu"
     new, steps = finished(net if real else convert.harden(net), posed, recipe, train.say, train.mean)
     release_memory()  # a fit of the head holds many bits as numbers
     own = any(step["kept"] for step in steps)  # whether the exact network has weights of its own
     net, exact = (new, None) if real else (net, new)
+    for one in (net, exact):
+        train.network.update({} if one is None else recipe.network.settle(one))
     final = recipe.activation.sharpening()
     if final is not None:
         set_sharpness(net, final.at((epoch + 1) / recipe.optimization.epochs))

@@ -66,10 +66,10 @@ def remove_stale(out: Path, kept: set[str]) -> None:
             file.unlink(missing_ok=True)
     with suppress(OSError):
         (out / DATA / FULL).rmdir()  # where it is empty
-    ours = {*kept, MARK}
+    ours, parts = {Path(name).name for name in kept} | {MARK}, ("sprite-", "bits-", "ids-", "texts-", "maps-")
     for left in [*out.glob(".*"), *out.glob(f"{DATA}/.*"), *out.glob(f"{DATA}/{FULL}/.*")]:
         whole = left.name[1:].rpartition(".")[0]  # `write_atomic` writes .NAME.RANDOM
-        if left.parent != out or whole in ours:
+        if left.is_file() and (whole in ours or whole.startswith(parts) or left.parent.name == FULL):
             left.unlink(missing_ok=True)
 
 

@@ -232,6 +232,11 @@ def _lookup(x: Tensor, entries: Tensor) -> Tensor:
         raise ValueError(
             f"x must be [..., n, k] and the entries [n, 2^k], got shapes {tuple(x.shape)} and {tuple(entries.shape)}"
         )
+    if x.device != entries.device or x.dtype != entries.dtype:
+        raise ValueError(
+            "x and the entries must be of one dtype on one device, "
+            f"got {x.dtype} on {x.device} and {entries.dtype} on {entries.device}"
+        )
     return choose("lookup", x, entries).forward(x, entries)
 
 

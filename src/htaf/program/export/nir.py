@@ -217,7 +217,7 @@ class _Walk:
 
     def _in_a_threshold(self, node: Node) -> bool:
         """Whether a node takes a threshold from what a step compares with 0."""
-        if node.target is not aten.sub.Tensor or not isinstance(node.args[1], float):
+        if node.target is not aten.sub.Tensor or node.kwargs or not isinstance(node.args[1], float):
             return False
         return all(read_step(user, self.constants) is not None for user in node.users)
 

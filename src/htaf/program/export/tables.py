@@ -398,6 +398,7 @@ def _prepared(preprocessor: Preprocessor) -> tuple[Graph, str]:
             f"rename them and train again, or write the network alone with {option('--raw False', 'raw=False')}"
         )
     graph = Graph()
+    graph.taken = frozenset(column.name for column in columns)
     groups = [[c for c in columns if c.kind == kind] for kind in KINDS]
     pieces = [piece for group in groups if group for piece in KINDS[group[0].kind](graph, group, preprocessor)]
     made = [name for piece in pieces for name in piece.names]

@@ -483,6 +483,8 @@ class Walk:
         source, leak, gain, threshold, soft = node.args
         assert isinstance(source, Node)
         known = self._of(source)
+        if known.table is not None:
+            self._refuse_pixels(source)
         steps = self.row_shape(node)[0]
         rest = Fraction(1) - Fraction(float(leak))  # pyright: ignore[reportArgumentType]
         shift = 0 if not rest else round(-math.log2(rest))
@@ -668,6 +670,8 @@ class Walk:
             refuse(node, "truth tables of bits", f"{source}")
         number, index = known.value, np.arange(self.values[known.value].size)
         while number and isinstance(op := self.ops[number - 1], (View, Take)):
+            if len(self.values[op.x].shape) != 1:
+                break
             index = op.index[index] if isinstance(op, Take) else index
             number = op.x
         tables = table.numpy().astype(np.int64)

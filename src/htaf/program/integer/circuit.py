@@ -7,6 +7,7 @@ follow. What comes after the counts runs as the program defines it.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from htaf.program.integer.program import IntegerProgram
 
 CHUNK = 64  # columns that are compared together
 INPUTS = 6  # of a table
+MOST = 2**24  # bits of a count
 TABLES = 2**40  # the plane of the first table, while those of thresholds are counted
 ALWAYS = -1  # the plane that is 0 for all rows
 
@@ -47,30 +49,42 @@ class Circuit:
         self.program, self._pixels = program, program.input.kind == "pixels"
         self._kind = np.uint8 if self._pixels else np.int32
         self._planes = dict[tuple[int, int], int]()  # of a column and what it is compared with
+        self._chunks, self._levels = dict[int, list[int]](), Counter[int]()  # of 64 columns, and how many of a column
         self._first, self._thresholds = list[int](), list[Array]()
         self._inputs, self._entries, self._counted = list[Array](), list[Array](), 0
         bits = dict[int, _Bits]()
         for number, op, _ in program:
-            if isinstance(op, Steps):
+            if self._counted:
+                op.expect(all(read >= self._counted for read in op.reads), "what follows the counts", type(op).__name__)
+            elif isinstance(op, Steps):
                 bits[number] = self._steps(op)
             elif isinstance(op, LUT):
+                op.expect(op.x in bits, "tables of steps and of tables", "others")
                 bits[number] = self._lut(op, bits[op.x])
             elif isinstance(op, View) and op.x in bits:
                 bits[number] = bits[op.x]
             elif isinstance(op, Count) and op.x in bits:
                 self._count(number, op, bits[op.x])
-                break
             else:
-                expected = "thresholds of columns, truth tables of these and counts"
-                op.expect(isinstance(op, (Take, Lookup, View)), expected, type(op).__name__)
-        if not self._counted:
+                moved = isinstance(op, (Take, Lookup, View)) and not any(read in bits for read in op.reads)
+                op.expect(moved, "thresholds of columns, truth tables of these and counts", type(op).__name__)
+        if not self._counted or program.output < self._counted:
             raise IntegerError("expected a program that counts the bits of truth tables, got none that counts")
         self._circuit = self._laid_out()
 
     def run(self, x: Integer[Array, "rows ..."]) -> Int64[Array, "rows classes"]:
-        """As `IntegerProgram.run`, without its checks of ranges; of pixels x may be uint8."""
-        if x.shape[1:] != self.program.input.shape:
-            raise IntegerError(f"expected rows {list(self.program.input.shape)}, got {list(x.shape[1:])}")
+        """As `IntegerProgram.run`.
+
+        Args:
+            x: integers in the range of the input, [rows, *input.shape]; pixels are read fastest as uint8.
+        Raises:
+            IntegerError: another shape, dtype or range.
+        """
+        given = self.program.input
+        if x.dtype.kind not in "iub" or x.shape[1:] != given.shape:
+            raise IntegerError(f"expected integers [rows, {given.shape}], got {x.dtype} {list(x.shape)}")
+        if x.size and x.dtype != np.uint8 and not (given.low <= int(x.min()) and int(x.max()) <= given.high):
+            raise IntegerError(f"expected inputs in [{given.low}, {given.high}], got [{int(x.min())}, {int(x.max())}]")
         rows = np.ascontiguousarray(x.reshape(len(x), self.program.values[0].size), self._kind)
         counts = np.empty((len(rows), self._groups), np.int32)
         sizes, arrays = self._circuit
@@ -97,8 +111,11 @@ class Circuit:
             return np.arange(self.program.values[0].size), None
         op = self.program.ops[number - 1]
         if isinstance(op, Lookup):
-            columns, _ = self._columns(op.x)
-            return columns, np.repeat(op.table, len(columns) // len(op.table), 0)
+            columns, table = self._columns(op.x)
+            op.expect(table is None, "a table of pixels", "one of what another gives")
+            shape = self.program.values[op.x].shape
+            channel = np.broadcast_to(by_channel(np.arange(len(op.table)), shape), shape)
+            return columns, op.table[channel.reshape(-1)]
         op.expect(isinstance(op, (Take, View)), "steps of columns", type(op).__name__)
         assert isinstance(op, (Take, View))
         columns, table = self._columns(op.x)
@@ -108,10 +125,11 @@ class Circuit:
 
     def _steps(self, op: Steps) -> _Bits:
         op.expect((op.least, op.unit, op.thresholds.shape[1]) == (0, 1, 1), "steps to 0 and 1", (op.least, op.unit))
+        value = self.program.values[op.x]
         columns, table = self._columns(op.x)
-        shape = self.program.values[op.x].shape
-        channel = np.broadcast_to(by_channel(np.arange(len(op.sign)), shape), shape)
-        threshold, sign = op.thresholds[channel.reshape(-1), 0], op.sign[channel.reshape(-1)]
+        channel = np.broadcast_to(by_channel(np.arange(len(op.sign)), value.shape), value.shape).reshape(-1)
+        most = max(-value.low, value.high) + 1
+        threshold, sign = op.thresholds.clip(-most, most)[channel, 0], op.sign[channel]
         given = self.program.input
         if table is None:
             least, falls = np.where(sign > 0, threshold, 1 - threshold), sign < 0
@@ -131,14 +149,15 @@ class Circuit:
     def _plane(self, column: int, least: int) -> int:
         """The plane of column >= least, in a chunk whose place for the column is free."""
         if (column, least) not in self._planes:
-            level = sum(1 for known, _ in self._planes if known == column)
-            same = [chunk for chunk, first in enumerate(self._first) if first == column // CHUNK * CHUNK]
-            if level == len(same):
-                same.append(len(self._first))
-                self._first.append(column // CHUNK * CHUNK)
+            first = column // CHUNK * CHUNK
+            chunks, level = self._chunks.setdefault(first, []), self._levels[column]
+            if level == len(chunks):
+                chunks.append(len(self._first))
+                self._first.append(first)
                 self._thresholds.append(np.full(CHUNK, np.iinfo(self._kind).max))
-            self._thresholds[same[level]][column % CHUNK] = least
-            self._planes[column, least] = same[level] * CHUNK + column % CHUNK
+            self._levels[column] += 1
+            self._thresholds[chunks[level]][column - first] = least
+            self._planes[column, least] = chunks[level] * CHUNK + column - first
         return self._planes[column, least]
 
     def _lut(self, op: LUT, bits: _Bits) -> _Bits:
@@ -165,6 +184,7 @@ class Circuit:
     def _count(self, number: int, op: Count, bits: _Bits) -> None:
         shape = self.program.values[op.x].shape
         op.expect(sorted(op.axes) == [*range(1 - len(shape), 0)], "counts of all but the first axis", op.axes)
+        op.expect(math.prod(shape[1:]) < MOST, f"counts below {MOST:,}", math.prod(shape[1:]))
         last = TABLES + len(self._inputs)
         if not np.array_equal(bits.plane, np.arange(last - len(bits.plane), last)):  # others, or in another order
             one, constant = 0xAAAAAAAAAAAAAAAA, bits.plane == ALWAYS

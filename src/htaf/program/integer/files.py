@@ -17,7 +17,7 @@ from htaf._ground.files import check_output, parse_json, read_seal, regular, sea
 from htaf.program.integer.ops import OPS, IntegerError, Op, arrays
 from htaf.program.integer.program import Input, IntegerProgram
 
-FORMAT, VERSION = "htaf-integer", "1"
+FORMAT, VERSION = "htaf-integer", "2"
 
 
 def save(program: IntegerProgram, path: str | Path) -> None:

@@ -70,16 +70,22 @@ class Graph:
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
         self.op = ""  # whose nodes are made
+        self.taken = frozenset[str]()  # names of inputs
+
+    def _name(self, name: str) -> str:
+        while name in self.taken:
+            name += "_"
+        return name
 
     def add(self, operator: str, *given: Any, **attributes: Any) -> str:
         """A node with one output, whose name it gives. Numbers among what it takes become constants."""
-        made = f"{self.op}/{operator}_{len(self.nodes)}"
+        made = self._name(f"{self.op}/{operator}_{len(self.nodes)}")
         taken = [one if isinstance(one, str) else self.constant(one) for one in given]
         self.nodes.append(self.onnx.helper.make_node(operator, taken, [made], made, **attributes))
         return made
 
     def constant(self, value: Any, dtype: Any = np.int64) -> str:
-        made = f"{self.op}/constant_{len(self.constants)}"
+        made = self._name(f"{self.op}/constant_{len(self.constants)}")
         self.constants.append(self.onnx.numpy_helper.from_array(np.asarray(value).astype(dtype), made))
         return made
 

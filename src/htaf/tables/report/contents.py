@@ -461,7 +461,7 @@ def left_out(record: Mapping[str, Any]) -> list[dict[str, str]]:
     had no use for. What does not vary in the training part alone stands among the columns."""
     found: list[dict[str, str]] = []
     for note in from_record(record["notes"]):
-        if isinstance(note, Note) and note.kind == "dropped":
+        if isinstance(note, Note) and note.kind in ("asked", "dropped"):
             found.append({"name": note.column, "why": str(note.values[0])})
         elif isinstance(note, Note) and note.kind == "no name":
             places = str(note.values[0]).split(", ")

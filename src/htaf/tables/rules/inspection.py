@@ -25,7 +25,7 @@ from htaf.training.runs.data import rows_for_figures
 from htaf.training.runs.metrics import LOWER_IS_BETTER, Weights, metrics_by_weight
 from htaf.transform.grid import settled
 
-MOST_ROWS, LEAST_ROWS = 2_000, 100  # whose columns are shuffled
+MOST_ROWS, LEAST_ROWS = 2_000, 20  # whose columns are shuffled
 MOST_FORWARD = 200_000  # rows through the network, in all
 MOST_REPEATS = 10
 QUANTILES = (0.01, *(k / 20 for k in range(1, 20)), 0.99)  # values of a curve

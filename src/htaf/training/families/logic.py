@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from htaf.training.problems import Problem
 
-EXPONENT = 10  # of columns: 14 bits
+EXPONENT = 10  # of columns: 15 bits
 CONNECTIONS = 0.5  # their learning rate, of that of the tables
 
 

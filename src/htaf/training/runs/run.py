@@ -104,7 +104,7 @@ class Run:
     @property
     def takes_images(self) -> bool:
         """Whether the network reads images; otherwise it reads rows of a table."""
-        return "in_channels" in self.record["model"]
+        return self.record["model"]["kind"] != "mlp" and "in_channels" in self.record["model"]
 
     def preprocessor(self) -> Preprocessor | ImagePreprocessor:
         """The fitted preprocessing. Raises RunError when its file is missing or damaged."""

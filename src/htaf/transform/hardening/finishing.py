@@ -242,7 +242,7 @@ def recalibrate(model: Model, batches: Batches, *, everywhere: bool = False) -> 
 
     As `torch.optim.swa_utils.update_bn`, but a small last batch weighs little, and only norms are in training mode:
     dropout is off, and norms in front of the first exact step keep their statistics, as they see what they saw in the
-    training. A batch with one value a channel has no variance and is left out.
+    training. A batch with one value a channel has no variance, so that norm leaves it out.
 
     Args:
         model: hardened; not changed. In a model without `htaf.Heaviside` all norms are taken.

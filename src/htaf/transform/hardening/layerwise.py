@@ -340,7 +340,10 @@ def _windows(layer: Any, x: Tensor) -> Tensor:
     """A view [n, *positions, channels, *kernel] of a convolution's padded input."""
     spatial = layer.weight.ndim - 2
     x = x if x.ndim == spatial + 2 else x.unsqueeze(0)
-    if any(around := layer._reversed_padding_repeated_twice):  # as PyTorch pads by itself
+    around = layer._reversed_padding_repeated_twice  # of the constructor, by which PyTorch pads with other than zeros
+    if layer.padding_mode == "zeros" and not isinstance(layer.padding, str):
+        around = [side for width in reversed(layer.padding) for side in (width, width)]
+    if any(around):
         x = nn.functional.pad(x, around, mode="constant" if layer.padding_mode == "zeros" else layer.padding_mode)
     for i, (k, d, s) in enumerate(zip(layer.kernel_size, layer.dilation, layer.stride, strict=True)):
         x = x.unfold(2 + i, d * (k - 1) + 1, s)[..., ::d]

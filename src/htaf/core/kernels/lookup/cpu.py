@@ -1,4 +1,4 @@
-"""The compiled kernels of csrc/lookup.hpp, with the signatures of reference.py."""
+"""The compiled kernels of csrc/logic.hpp, with the signatures of reference.py."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ MOST_INPUTS = 8
 
 
 def supports(x: Tensor, entries: Tensor) -> bool:
-    """Whether these are float32, of 8 inputs at most."""
-    return x.dtype == entries.dtype == torch.float32 and x.shape[-1] <= MOST_INPUTS
+    """Whether these are float32 in the memory of the processor, of 8 inputs at most."""
+    here = x.device.type == entries.device.type == "cpu"
+    return here and x.dtype == entries.dtype == torch.float32 and x.shape[-1] <= MOST_INPUTS
 
 
 def forward(x: Tensor, entries: Tensor) -> Tensor:
     x, entries = x.contiguous(), entries.contiguous()
-    y = torch.empty(x.shape[:-1])
+    y = x.new_empty(x.shape[:-1])
     pointers, sizes = (address(x), address(entries), address(y)), (y.numel() // max(len(entries), 1), *x.shape[-2:])
     extension().lookup(*pointers, *sizes, torch.get_num_threads())
     return y
