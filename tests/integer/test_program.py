@@ -151,7 +151,7 @@ def test_edited_and_foreign_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(IntegerError, match="cannot be read as an integer program"):
         files.load(tmp_path / "text")
     safetensors.torch.save_file({}, tmp_path / "other")
-    with pytest.raises(IntegerError, match="expected the format htaf-integer 1"):
+    with pytest.raises(IntegerError, match="expected the format htaf-integer 2"):
         files.load(tmp_path / "other")
 
 
