@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from htaf.core.binary import BinaryConv2d, BinaryLinear
     from htaf.core.contract import SmoothStep
     from htaf.models.icbm import ICBM
-    from htaf.models.logic import GroupSum, LogicNet, LUTLayer
+    from htaf.models.logic import GroupSum, LogicNet, LUTLayer, Patches
     from htaf.program import integer as integer
     from htaf.program import packed as packed
     from htaf.program.packed import PackedModel, pack
@@ -87,7 +87,7 @@ __getattr__, __dir__ = lazy(
     | dict.fromkeys(("HTAF", "Heaviside", "ScaledSigmoid", "StraightThrough", "sharpen"), "htaf.core.activations")
     | dict.fromkeys(("BinaryConv2d", "BinaryLinear"), "htaf.core.binary")
     | dict.fromkeys(("Conversion", "Site", "conversion", "harden", "replace", "sites"), "htaf.transform.convert")
-    | dict.fromkeys(("GroupSum", "LUTLayer", "LogicNet"), "htaf.models.logic")
+    | dict.fromkeys(("GroupSum", "LUTLayer", "LogicNet", "Patches"), "htaf.models.logic")
     | dict.fromkeys(("HtafClassifier", "HtafRegressor", "fit"), "htaf.tables.estimators")
     | dict.fromkeys(("Finish", "finish", "recalibrate", "refit_head", "repair"), "htaf.transform.hardening")
     | dict.fromkeys(("PackedModel", "pack"), "htaf.program.packed")

@@ -17,7 +17,7 @@ from htaf.data.augment import (
     crop,
     crop_flip,
     generator_of,
-    shift_flip,
+    shifted,
 )
 
 PRESETS = get_args(Augment)
@@ -111,7 +111,7 @@ def test_wrong_arguments() -> None:
 
 def test_shift_flip_moves_by_two_pixels_and_reflects() -> None:
     image = noise(1)
-    results = shift_flip(image.expand(800, -1, -1, -1), generator_of(3), torch.zeros(800, dtype=torch.long), 0)
+    results = shifted(image.expand(800, -1, -1, -1), generator_of(3), torch.zeros(800, dtype=torch.bool))
     padded = pad(image.float(), (2, 2, 2, 2), mode="reflect")[0].to(torch.uint8)
     windows = {padded[:, i : i + 32, j : j + 32].numpy().tobytes() for i in range(5) for j in range(5)}
     assert {result.numpy().tobytes() for result in results} == windows
@@ -128,6 +128,13 @@ def test_shift_flip_mirrors_every_image_in_every_other_epoch(seed: int, epoch: i
     line = noise(1, 1, 1, 8, seed).expand(16, -1, -1, -1)  # one pixel high, so not moved
     kept, mixed = (augment("shift-flip", line, 5, rows=r, epoch=epoch) for r in (rows, rows[order]))
     assert torch.equal(kept[order], mixed)
+
+
+def test_shift_mirrors_none() -> None:
+    image = torch.arange(16, dtype=torch.uint8).view(1, 1, 4, 4)
+    moved = augment("shift", image.expand(60, -1, -1, -1), 5)
+    assert not torch.equal(moved, image.expand(60, -1, -1, -1))
+    assert bool((moved.int().diff(dim=3).sum(3) >= 0).all())  # a mirrored row would fall
 
 
 def test_shift_flip_begins_with_half_of_the_images_mirrored() -> None:

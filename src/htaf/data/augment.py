@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 from htaf._ground.names import Augment
 
 PAD_SHARE = 8  # "crop-flip" pads by size // 8: 4 pixels at 32
-SHIFT_SHARE = 16  # "shift-flip" moves by size // 16: 2 pixels at 32, 1 below
+SHIFT_SHARE = 16  # "shift" moves by size // 16: 2 pixels at 32, 1 below
 
 
 def augment(
@@ -27,8 +27,8 @@ def augment(
     """A preset, with every random draw a function of `key` (and of the number and size of the images).
 
     "none": nothing. "flip": each image mirrored left to right with probability 1/2. "crop-flip": zero padding by
-    size // 8, a random window of the original size, then "flip". "shift-flip": moved by at most size // 16 (or 1),
-    edges reflected; mirrored in every other epoch, one half of the images in the even ones and the other half in the
+    size // 8, a random window of the original size, then "flip". "shift": moved by at most size // 16 (or 1), edges
+    reflected. "shift-flip": this, and mirrored in every other epoch, one half of the images in the even ones and the other half in the
     odd ones (Jordan 2024, arXiv:2404.00498). Each image has its own draws.
 
     Args:
@@ -54,9 +54,8 @@ def augment(
         case "crop-flip":
             return crop_flip(images, generator)
         case _:
-            return shift_flip(
-                images, generator, torch.arange(len(images), device="cpu") if rows is None else rows, epoch
-            )
+            seen = torch.arange(len(images), device="cpu") if rows is None else rows
+            return shifted(images, generator, _turns(seen, epoch) & (preset == "shift-flip"))
 
 
 def check_preset(preset: str) -> None:
@@ -92,25 +91,28 @@ def crop_flip(images: UInt8[Tensor, "b c h w"], generator: Generator) -> UInt8[T
     return crop(pad(images, (margin,) * 4), size, offsets[0], offsets[1], _coins(len(images), generator))
 
 
-def shift_flip(
-    images: UInt8[Tensor, "b c h w"], generator: Generator, rows: Int64[Tensor, " b"], epoch: int
+def shifted(
+    images: UInt8[Tensor, "b c h w"], generator: Generator, mirrored: Bool[Tensor, " b"]
 ) -> UInt8[Tensor, "b c h w"]:
-    """Each image moved by up to min(H, W) // 16 pixels (at least 1), edges reflected; mirrored in every other epoch.
+    """Each image moved by up to min(H, W) // 16 pixels (at least 1), edges reflected; some mirrored.
 
     Args:
         images: uint8 [b, C, H, W].
         generator: gives the moves.
-        rows: which image each one is; about half of all begin mirrored.
-        epoch: how often they were seen before.
+        mirrored: bool [b], which ones are mirrored.
     Returns:
         uint8 [b, C, H, W].
     """
     smaller = min(images.shape[2:])
     margin = min(max(1, smaller // SHIFT_SHARE), smaller - 1)
     offsets = torch.randint(0, 2 * margin + 1, (2, len(images)), generator=generator, device=generator.device)
-    mirrored = ((rows.cpu() * 2654435761 >> 16) + epoch) % 2 == 1  # Knuth's multiplicative hash: halves of any order
     padded = pad(images.float(), (margin,) * 4, mode="reflect").to(torch.uint8) if margin else images
     return crop(padded, (images.shape[2], images.shape[3]), offsets[0], offsets[1], mirrored)
+
+
+def _turns(rows: Int64[Tensor, " b"], epoch: int) -> Bool[Tensor, " b"]:
+    """Which images are mirrored in an epoch: one half of them in the even ones, the other half in the odd ones."""
+    return ((rows.cpu() * 2654435761 >> 16) + epoch) % 2 == 1  # Knuth's multiplicative hash: halves of any order
 
 
 def crop(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from htaf.core.activations import HTAF
@@ -53,7 +53,8 @@ class LUTLayer(nn.Module):
         act: makes the activation of the entries.
         learned: learn the connections; else they are a random choice, which is even over the columns.
 
-    Shape: [batch, in_features] -> [batch, out_features]; x are bits, or values in [0, 1] of another such layer.
+    Shape: [batch, ..., in_features] -> [batch, ..., out_features]; x are bits, or values in [0, 1] of another such
+    layer. Behind `Patches` the same tables read every patch.
 
     Raises:
         ValueError: a size is not positive, or inputs are not 1 to 8; x of another shape.
@@ -96,19 +97,59 @@ class LUTLayer(nn.Module):
         """Keep the connections as the last training step had them, and take their weights away."""
         self.weight = None
 
-    def forward(self, x: Float[Tensor, "batch in_features"]) -> Float[Tensor, "batch out_features"]:
-        if x.ndim != 2 or x.shape[1] != self.in_features:
-            raise ValueError(f"expected [batch, {self.in_features}], got {list(x.shape)}")
-        if self.weight is not None and self.training:
+    def forward(self, x: Float[Tensor, "batch ... in_features"]) -> Float[Tensor, "batch ... out_features"]:
+        if x.ndim < 2 or x.shape[-1] != self.in_features:
+            raise ValueError(f"expected [batch, ..., {self.in_features}], got {list(x.shape)}")
+        learning = self.weight is not None and self.weight.requires_grad
+        if learning and self.training:
             self.connect()
-        if self.weight is None or not torch.is_grad_enabled():
-            read = x.index_select(1, self.connections)
+        if self.weight is None or not learning or not torch.is_grad_enabled():
+            read = x.index_select(-1, self.connections)
         else:
-            read = _Connect.apply(x, self.weight, self.connections)
-        return lookup(read.unflatten(1, (self.out_features, self.inputs)), self.act(self.table).to(x.dtype))
+            read = _Connect.apply(x.flatten(0, -2), self.weight, self.connections).unflatten(0, x.shape[:-1])
+        return lookup(read.unflatten(-1, (self.out_features, self.inputs)), self.act(self.table).to(x.dtype))
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, inputs={self.inputs}, learned={self.weight is not None}"
+
+
+@final
+class Patches(nn.Module):
+    """The square windows of images, each as a row of its own, so that a `LUTLayer` behind is a convolution.
+
+    Args:
+        shape: channels, height and width of the images.
+        kernel: side of a window. stride: pixels from a window to the next one.
+
+    Shape: [batch, C, H, W] or [batch, C H W] -> [batch, windows, C kernel kernel], windows row by row.
+
+    Raises:
+        ValueError: a size is not positive, or the window is larger than the image; x of another size.
+
+    Example:
+        >>> Patches((1, 8, 8), kernel=3, stride=2)(torch.zeros(5, 1, 8, 8)).shape
+        torch.Size([5, 9, 9])
+    """
+
+    index: Tensor
+
+    def __init__(self, shape: tuple[int, int, int], kernel: int, stride: int = 1) -> None:
+        super().__init__()
+        if min(*shape, kernel, stride) < 1 or kernel > min(shape[1:]):
+            raise ValueError(f"expected a window within the image, got {kernel} (stride {stride}) of {tuple(shape)}")
+        self.shape, self.kernel, self.stride = tuple(shape), kernel, stride
+        windows = torch.arange(math.prod(shape)).view(shape).unfold(1, kernel, stride).unfold(2, kernel, stride)
+        rows = windows.permute(1, 2, 0, 3, 4).flatten(0, 1).flatten(1)
+        self.size = tuple(rows.shape)
+        self.register_buffer("index", rows.flatten(), persistent=False)
+
+    def forward(self, x: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch windows values"]:
+        if x[0].numel() != math.prod(self.shape):
+            raise ValueError(f"expected [batch, {', '.join(map(str, self.shape))}], got {list(x.shape)}")
+        return x.flatten(1).index_select(1, self.index).unflatten(1, self.size)
+
+    def extra_repr(self) -> str:
+        return f"{self.shape}, kernel={self.kernel}, stride={self.stride}"
 
 
 @final
@@ -234,3 +275,33 @@ class LogicNet(nn.Module):
             beyond = found.new_full((count - gaps,), float(column.abs().max()) + 2 * REACH)
             placed.append(torch.cat((found, beyond)))
         self.thermometer.threshold.copy_(torch.cat(placed))
+
+
+@torch.no_grad()
+def informative(x: Int64[Tensor, "rows columns"], y: Int64[Tensor, " rows"], count: int) -> list[int]:
+    """The thresholds of levels that say most about the class together, one set for all columns.
+
+    Greedy: each is the one that adds most to I(bits of a column; y), the mutual information, summed over the columns.
+
+    Args:
+        x: levels from 0 to n. y: classes from 0. count: 1 to n thresholds.
+
+    Returns:
+        Their places in ascending order: k stands for x >= k + 1.
+    """
+    levels, classes = int(x.max()) + 1, int(y.max()) + 1
+    held = torch.zeros(x.shape[1], max(levels, count + 1) * classes)
+    held.scatter_add_(1, (x * classes + y[:, None]).t(), torch.ones(x.shape[1], len(x)))
+    above = held.unflatten(1, (-1, classes)).flip(1).cumsum(1).flip(1)  # rows of each class that reach a level
+
+    def information(chosen: list[int]) -> float:
+        ends = [0, *(k + 1 for k in sorted(chosen))]
+        parts = torch.cat((above[:, ends], torch.zeros_like(above[:, :1])), 1)
+        parts = parts[:, :-1] - parts[:, 1:]
+        return float(torch.special.xlogy(parts, parts).sum() - torch.special.xlogy(parts.sum(2), parts.sum(2)).sum())
+
+    found = list[int]()
+    for _ in range(count):
+        left = [k for k in range(above.shape[1] - 1) if k not in found]
+        found.append(max(left, key=lambda k: information([*found, k])))
+    return sorted(found)

@@ -83,6 +83,8 @@ class Training(L.LightningModule):
         if batch_idx == 0 or now != self._sharp:  # its modules change between epochs alone
             self.sharpen(progress)
             self._sharp = now
+        if batch_idx == 0 and self.world == 1:
+            self.recipe.network.advance(self.net, progress)
         if self.draws and batch_idx == 0:  # a resumed training begins with an epoch
             seed = (self.seed * 1_000_003 + self.global_step) % 2**63
             if self.device.type == "cpu":  # torch.manual_seed keeps a stack trace for a GPU that comes later

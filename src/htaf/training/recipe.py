@@ -443,6 +443,9 @@ class Network(RecipePart, ABC):
         """What `initialise` has made other than `model` says, as that describes it."""
         return {}
 
+    def advance(self, net: torch.nn.Module, progress: float) -> None:
+        """Change what is trained when an epoch begins, at the share `progress` of the training; on one device alone."""
+
     def settle(self, net: torch.nn.Module) -> dict[str, Any]:
         """Take away what only the training needs. Returns what else `model` says of the network then."""
         return {}

@@ -253,7 +253,7 @@ class Walk:
             self._view(node)
         elif target is aten.expand.default:
             self._expand(node)
-        elif target is aten.index_select.default and len(shape_of(node)) == 2:
+        elif target is aten.index_select.default and len(shape_of(node)) in (2, 3):
             self._take(node)
         elif target is torch.ops.htaf.lookup.default:
             self._lut(node)
@@ -668,14 +668,14 @@ class Walk:
         value = self.values[known.value]
         if (value.low, value.high) != (0, 1) or known.divisor != 1 or (known.unit != 1).any() or known.still:
             refuse(node, "truth tables of bits", f"{source}")
-        number, index = known.value, np.arange(self.values[known.value].size)
+        tables = table.numpy().astype(np.int64)
+        shape = (len(tables), int(math.log2(tables.shape[1])))
+        number, index = known.value, np.arange(math.prod(shape))
         while number and isinstance(op := self.ops[number - 1], (View, Take)):
-            if len(self.values[op.x].shape) != 1:
+            if self.values[op.x].shape[:-1] != value.shape[:-2]:
                 break
             index = op.index[index] if isinstance(op, Take) else index
             number = op.x
-        tables = table.numpy().astype(np.int64)
-        shape = (len(tables), int(math.log2(tables.shape[1])))
         self._hold(node, LUT(module_of(node), number, index.reshape(shape), tables), np.ones(len(tables)))
 
     def _add(self, node: Node, a: Node, b: Node) -> None:

@@ -39,6 +39,8 @@ class LogicNetwork(Network):
         lut_inputs: Of each table, 1 to 8: 6 is a LUT of most FPGAs.
         thresholds: Most bits of a thermometer for each input: at quantiles of the training rows of a table, evenly
             spaced over the values of images.
+        connecting: Share of the training in which connections are learned; then the tables alone, in a third of the
+            time.
     """
 
     family: ClassVar[str] = "logic"
@@ -48,12 +50,14 @@ class LogicNetwork(Network):
     luts: tuple[int, ...] = (200,)
     lut_inputs: int = 6
     thresholds: int = 15
+    connecting: float = 1.0
 
     def check(self) -> None:
         sizes = len(self.luts) > 0 and all(type(size) is int and 1 <= size < LIMIT for size in self.luts)
         expect(sizes, f"luts must be integers in 1 to {LIMIT - 1:,}", self.luts)
         self.expect_all(("lut_inputs",), lambda v: 1 <= v <= 8, "must lie in 1 to 8")
         self.expect_all(("thresholds",), lambda v: 1 <= v <= 255, "must lie in 1 to 255")
+        self.expect_all(("connecting",), lambda v: 0 < v <= 1, "must lie in (0, 1]")
 
     def model(self, inputs: Mapping[str, Any], outputs: int, activation: Mapping[str, Any]) -> dict[str, Any]:
         if "image_size" in inputs:
@@ -92,6 +96,11 @@ class LogicNetwork(Network):
             *([{"params": connections, "lr": CONNECTIONS * lr}] if connections else []),
         ]
 
+    def advance(self, net: nn.Module, progress: float) -> None:
+        for name, parameter in net.named_parameters():
+            if name.startswith("layers.") and name.endswith(".weight"):
+                parameter.requires_grad_(progress < self.connecting)
+
     def settle(self, net: nn.Module) -> dict[str, Any]:
         from htaf.models.logic import LogicNet
 
@@ -108,28 +117,36 @@ class ImageLogicNetwork(LogicNetwork):
         luts: Truth tables of each layer, whose connections are learned; classes are the sums of equal groups of the
             last layer's bits.
         lut_inputs: Of each table, 1 to 8: 6 is a LUT of most FPGAs.
-        thresholds: Bits of a thermometer for each pixel and channel, evenly spaced over the values of the images.
+        thresholds: Bits of a thermometer for each pixel and channel: of evenly spaced levels of the images' values, at
+            least 3, those that say most about the class. One threshold for all pixels costs least on an FPGA.
+        connecting: Share of the training in which connections are learned; then the tables alone, in a third of the
+            time.
     """
 
     family: ClassVar[str] = "logic-images"
     data: ClassVar = ImageData
     luts: tuple[int, ...] = (1000,)
     thresholds: int = 1
+    connecting: float = 0.5
 
     def initialise(self, net: nn.Module, posed: Problem) -> dict[str, Any]:
         import torch
 
-        from htaf.models.logic import LogicNet
+        from htaf.models.logic import LogicNet, informative
 
         assert isinstance(net, LogicNet)
-        x = posed.examples(EXAMPLES)
+        some = posed.fitting().spread(EXAMPLES)
+        x, y = some[torch.arange(len(some)), 0][:2]
         low, high = x.amin((0, 2, 3)), x.amax((0, 2, 3))
-        share = torch.arange(1, self.thresholds + 1) / (self.thresholds + 1)
+        levels = max(self.thresholds + 1, LEVELS)
+        share = torch.arange(1, levels) / levels
         placed = low[:, None] + (high - low)[:, None] * share  # of each channel
-        net.thermometer.threshold.copy_(placed.repeat_interleave(x.shape[2] * x.shape[3], 0).flatten())  # pyright: ignore
+        chosen = informative((x.flatten(2)[..., None] >= placed[:, None]).sum(-1).flatten(1), y, self.thresholds)
+        net.thermometer.threshold.copy_(placed[:, chosen].repeat_interleave(x.shape[2] * x.shape[3], 0).flatten())  # pyright: ignore
         return {}
 
 
+LEVELS = 4  # of an image's values between its least and its greatest: one threshold is one of three
 EXAMPLES = 5000  # images whose values are looked at
 
 
@@ -140,9 +157,9 @@ def logic_tables() -> Recipe:
 
 
 def logic_images() -> Recipe:
-    """1,000 truth tables on one bit of each pixel, 12 epochs."""
-    training = Optimization(epochs=12, lr=0.02, schedule="cosine", patience=0)
-    return Recipe(ImageLogicNetwork(), ImageData(), ACTIVATION, training)
+    """1,000 truth tables on one bit of each pixel, 24 epochs of images that are moved by a pixel or two."""
+    training = Optimization(epochs=24, lr=0.02, schedule="cosine", patience=0)
+    return Recipe(ImageLogicNetwork(), ImageData("shift"), ACTIVATION, training)
 
 
 ABOUT = "Train a network of truth tables on a table or on small images: a lookup a neuron, for small devices."
