@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 import htaf
-from htaf import GroupSum, LogicNet, LUTLayer
+from htaf import GroupSum, LogicNet, LUTLayer, Patches
 from htaf.core.kernels import native
 from htaf.core.kernels.lookup import reference
 from htaf.core.kernels.registration import implementation
+from htaf.models.logic import informative
 from htaf.program.integer import Input, integer_program
 
 
@@ -153,3 +154,42 @@ def test_thresholds_of_pixels_are_bytes() -> None:
     assert not any(type(op).__name__ == "Lookup" for op in program.ops)
     with torch.no_grad():
         assert np.array_equal(program.outputs(pixels.numpy()), exact(x).numpy())
+
+
+def test_a_learned_divisor_becomes_a_power_of_two() -> None:
+    sums = GroupSum(2, 24.0, learned=True)
+    x = torch.ones(1, 8)
+    torch.testing.assert_close(sums(x), torch.full((1, 2), 4 / 24))
+    sums(x).sum().backward()
+    assert sums.log2_divisor is not None
+    assert sums.log2_divisor.grad is not None
+    sums.settle()
+    assert (sums.divisor, [*sums.parameters()]) == (32.0, [])
+    assert sums(x).tolist() == [[4 / 32, 4 / 32]]
+
+
+def test_the_most_informative_levels_are_found() -> None:
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 8, (4000, 3), generator=rng)
+    y = (x[:, 0] >= 3).long() + (x[:, 2] >= 6).long()
+    assert informative(x, y, 1) == [2]
+    assert informative(x, y, 2) == [2, 5]
+    assert informative(x[:, :1] * 0, y, 2) == [0, 1]  # columns that say nothing
+
+
+def test_patches_make_a_convolution_of_tables_and_the_same_integers() -> None:
+    torch.manual_seed(3)
+    patches = Patches((2, 6, 7), kernel=3, stride=2)
+    x = torch.randint(0, 2, (40, 2, 6, 7)).float()
+    assert torch.equal(patches(x), nn.functional.unfold(x, 3, stride=2).mT)
+    net = nn.Sequential(patches, LUTLayer(18, 5), nn.Flatten(), LUTLayer(30, 12, 4), GroupSum(3))
+    exact = htaf.harden(net.requires_grad_(False)).eval()
+    for layer in exact:
+        if isinstance(layer, LUTLayer):
+            layer.settle()
+    program = integer_program(exact, x[:4], input=Input("columns", (2, 6, 7), 0, 1))
+    assert np.array_equal(program.outputs(x.numpy()), exact(x).numpy())
+    with pytest.raises(ValueError, match="a window within the image"):
+        Patches((1, 4, 8), 5)
+    with pytest.raises(ValueError, match=r"expected \[batch, 2, 6, 7\]"):
+        patches(x[:, :, :5])

@@ -241,7 +241,7 @@ def build(description: dict[str, Any], step: StepFactory | None = None) -> nn.Mo
             mlp: "in_features", "hidden", "batch_norm", and of some "members", "thresholds", "dropout", "direct",
                 "leaves";
             logic: "in_features" or "in_channels" and "image_size", "luts", "inputs", "thresholds", "learned" and
-                "exponent" of a table;
+                of some "exponent", "divisor" and "learn_divisor";
             wide_resnet: "in_channels", "depth", "width", "dropout";
             bireal: "in_channels", "depth", "width", "stem"; sew_resnet: these, "steps", "connect", "neuron": {...};
             resnet: as bireal; whitened: "in_channels", "widths", "binary_weights", and of a spiking one "steps" and
@@ -299,6 +299,8 @@ def _built(d: dict[str, Any], step: StepFactory | None) -> nn.Module:
                     exponent=d.get("exponent"),
                     inputs=d["inputs"],
                     learned=d["learned"],
+                    divisor=d.get("divisor"),
+                    learn_divisor=d.get("learn_divisor", False),
                 )
             case "wide_resnet":
                 return WideResNet(

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from htaf.training.problems import Problem
 
 EXPONENT = 10  # of columns: 15 bits
-CONNECTIONS = 0.5  # their learning rate, of that of the tables
+HEAD = 10  # divisors of a regression, whose head would make too much of single bits
+CONNECTIONS, SCALE = 0.5, 0.36  # learning rates of connections and of the divisor's logarithm, of that of the tables
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class LogicNetwork(Network):
             spaced over the values of images.
         connecting: Share of the training in which connections are learned; then the tables alone, in a third of the
             time.
+        divisor: Of the classes' counts at the start, times sqrt(tables a class), from where it is learned; of a
+            regression ten times this, whose head learns; 0: the power of two next to 0.5, and not learned.
     """
 
     family: ClassVar[str] = "logic"
@@ -51,21 +54,30 @@ class LogicNetwork(Network):
     lut_inputs: int = 6
     thresholds: int = 15
     connecting: float = 1.0
+    divisor: float = 3.2
 
     def check(self) -> None:
         sizes = len(self.luts) > 0 and all(type(size) is int and 1 <= size < LIMIT for size in self.luts)
         expect(sizes, f"luts must be integers in 1 to {LIMIT - 1:,}", self.luts)
         self.expect_all(("lut_inputs",), lambda v: 1 <= v <= 8, "must lie in 1 to 8")
         self.expect_all(("thresholds",), lambda v: 1 <= v <= 255, "must lie in 1 to 255")
+        self.expect_all(("divisor",), lambda v: 0 <= v < math.inf, "must be >= 0 and finite")
         self.expect_all(("connecting",), lambda v: 0 < v <= 1, "must lie in (0, 1]")
 
     def model(self, inputs: Mapping[str, Any], outputs: int, activation: Mapping[str, Any]) -> dict[str, Any]:
+        from htaf.models.logic import LogicNet
+
         if "image_size" in inputs:
             sizes = {name: inputs[name] for name in ("in_channels", "image_size")}
             counts = [self.thresholds] * (inputs["in_channels"] * math.prod(inputs["image_size"]))
         else:
             sizes = {"in_features": inputs["in_features"], "exponent": EXPONENT}
             counts = [min(self.thresholds, levels - 1) for levels in inputs["levels"]]
+        if self.divisor:
+            groups = outputs if outputs > 1 else LogicNet.GROUPS
+            start = self.divisor * math.sqrt(math.ceil(self.luts[-1] / groups)) * (1 if outputs > 1 else HEAD)
+            start = 2.0 ** round(math.log2(start))
+            sizes |= {"divisor": start, "learn_divisor": outputs > 1}
         return {
             "kind": "logic",
             **sizes,
@@ -88,17 +100,15 @@ class LogicNetwork(Network):
         return {}
 
     def groups(self, net: nn.Module, lr: float) -> list[Any]:
-        named = [(name, p) for name, p in net.named_parameters() if p.requires_grad]
-        connections = [p for name, p in named if name.endswith(".weight") and name.startswith("layers.")]
-        held = {id(p) for p in connections}
+        rates = {name: lr * _share(name) for name, p in net.named_parameters() if p.requires_grad}
         return [
-            {"params": [p for _, p in named if id(p) not in held]},
-            *([{"params": connections, "lr": CONNECTIONS * lr}] if connections else []),
+            {"params": [p for name, p in net.named_parameters() if rates.get(name) == rate], "lr": rate}
+            for rate in sorted({*rates.values()}, reverse=True)
         ]
 
     def advance(self, net: nn.Module, progress: float) -> None:
         for name, parameter in net.named_parameters():
-            if name.startswith("layers.") and name.endswith(".weight"):
+            if _share(name) == CONNECTIONS:
                 parameter.requires_grad_(progress < self.connecting)
 
     def settle(self, net: nn.Module) -> dict[str, Any]:
@@ -106,7 +116,14 @@ class LogicNetwork(Network):
 
         assert isinstance(net, LogicNet)
         net.settle()
-        return {"learned": False}
+        return {"learned": False, "divisor": net.sums.divisor, "learn_divisor": False}
+
+
+def _share(name: str) -> float:
+    """The learning rate of a parameter, of that of the tables."""
+    if name.startswith("layers.") and name.endswith(".weight"):
+        return CONNECTIONS
+    return SCALE if name == "sums.log2_divisor" else 1.0
 
 
 @dataclass(frozen=True)
@@ -121,6 +138,8 @@ class ImageLogicNetwork(LogicNetwork):
             least 3, those that say most about the class. One threshold for all pixels costs least on an FPGA.
         connecting: Share of the training in which connections are learned; then the tables alone, in a third of the
             time.
+        divisor: Of the classes' counts at the start, times sqrt(tables a class), from where it is learned; of a
+            regression ten times this, whose head learns; 0: the power of two next to 0.5, and not learned.
     """
 
     family: ClassVar[str] = "logic-images"
@@ -128,6 +147,7 @@ class ImageLogicNetwork(LogicNetwork):
     luts: tuple[int, ...] = (1000,)
     thresholds: int = 1
     connecting: float = 0.5
+    divisor: float = 0.0
 
     def initialise(self, net: nn.Module, posed: Problem) -> dict[str, Any]:
         import torch
