@@ -278,5 +278,5 @@ def _numbers(text: str, held: dict[str, Any], rows: int, labelled: bool) -> Arra
     found = [[((row >> (i * width) & mask) ^ sign) - sign for i in range(math.prod(held["shape"]))] for row in every]
     numbers, above = np.array(found, np.int64), np.array([row >> width * len(found[0]) for row in every])
     if wrong := int((above != numbers.argmax(1)).sum()) if labelled else 0:
-        raise IntegerError(f"expected the place of the first greatest output as the label, got another in {wrong:,} rows")
+        raise IntegerError(f"expected the first greatest output as the label, got another in {wrong:,} rows")
     return numbers
