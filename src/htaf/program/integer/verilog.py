@@ -227,7 +227,7 @@ class Module:
         """What was made since the last one, as one block: simulators then run it once a row, not once a number."""
         vectors = sorted({wire.vector for given in read for wire in given.flat if not wire.constant})
         if self.body:
-            self.lines += [f"  always @({' or '.join(vectors) or '*'}) begin", *self.body, "  end"]
+            self.lines += [f"  always @({' or '.join(vectors) or 'x'}) begin", *self.body, "  end"]
         self.body = []
 
     def registered(self, label: str, given: Array) -> Array:
@@ -291,7 +291,8 @@ def _operations(module: Module, program: IntegerProgram, given: Array) -> tuple[
         found.append(made)
         clock.append(when)
     module.stages, last = clock[program.output] + 1, found[program.output]
-    module.lines.append("\n  // label")
+    if last.size > 1:
+        module.lines.append("\n  // label")
     label = wires(_greatest(module, "label", [*last.flat])[1])
     module.block([last])
     return module.registered("y_held", last), module.registered("label_held", label)
@@ -612,8 +613,9 @@ def _count(module: Module, op: ops.Count, label: str, given: list[Array], values
 
 def ones(module: Module, label: str, given: list[Wire]) -> str:
     """How many of some bits are 1. Compressors make of up to six bits of one place one bit of each of three."""
-    places, made, name = [[*given], *([] for _ in range(len(given).bit_length()))], 0, f"c{label}"
-    for place, column in enumerate(places):
+    size, made, name = len(given).bit_length(), 0, f"c{label}"
+    places = [[*given], *([] for _ in range(size + 2))]  # the carries out of the last ones are 0
+    for place, column in enumerate(places[:size]):
         while len(column) > 1:
             taken, column[:6] = column[:6], []
             width = len(taken).bit_length()
@@ -624,7 +626,7 @@ def ones(module: Module, label: str, given: list[Wire]) -> str:
                 places[place + i].append(wire)
     if made:
         module.lines.append(f"  reg [{made - 1}:0] {name};")
-    bits = [column[0].text if column else BITS[0] for column in places]
+    bits = [column[0].text if column else BITS[0] for column in places[:size]]
     return f"{{{', '.join(reversed(bits))}}}"
 
 
