@@ -84,19 +84,6 @@ def test_an_export_equals_the_network(
     assert (export["predictions"], export["outputs"], export["wrong"]) == (0, 0, "")
 
 
-def test_verilog_of_more_luts_than_asked_for_is_refused(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for words, said in (
-        (("verilog", "--luts", 5), "expected at most 5 LUTs, got about"),
-        (("verilog", "--luts", 0), "--luts must be > 0, got 0"),
-        (("c", "--luts", 5), "--to c does not read --luts"),
-    ):
-        assert htaf(monkeypatch, "export", run, "--to", *words, "--out", tmp_path / "v") == 2
-        assert said in capsys.readouterr().err
-    assert not (tmp_path / "v").exists()
-
-
 def test_an_export_that_says_its_inputs_wrongly_differs(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -175,6 +162,9 @@ def test_an_edited_file_is_refused(
     [
         (("--to", "c", "--name", "a b"), "expected a name in C"),
         (("--to", "onnx-integer", "--name", "a"), "--to onnx-integer does not read --name"),
+        (("--to", "verilog", "--luts", "5"), "expected at most 5 LUTs, got about"),
+        (("--to", "verilog", "--luts", "0"), "--luts must be > 0, got 0"),
+        (("--to", "c", "--luts", "5"), "--to c does not read --luts"),
         (("--to", "c", "--stem", "int16"), "got 'stem': integers in a first layer come of training"),
     ],
 )
