@@ -136,7 +136,7 @@ def luts(op: Op, given: Value, made: Value) -> int:
 
 def argmax_luts(y: Value) -> int:
     """About how many LUTs the place of the greatest number takes: to compare two numbers, and to choose one."""
-    return (y.size - 1) * 2 * width_of(y.low, y.high)[0]
+    return (y.size - 1) * 3 * width_of(y.low, y.high)[0]
 
 
 def hexadecimal(rows: Array, width: int, above: Array | None = None) -> str:
