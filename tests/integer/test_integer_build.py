@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer
 from tests.integer.made import KINDS, random_program
 from torch import Tensor, nn
@@ -24,7 +27,7 @@ from htaf.models.whitened import WhitenedConvNet
 from htaf.models.wide_resnet import WideResNet
 from htaf.program.integer import files
 from htaf.program.integer.build import Walk, columns_input, integer_program
-from htaf.program.integer.ops import IntegerError, Neuron, Pool, Steps
+from htaf.program.integer.ops import LUT, Add, IntegerError, Neuron, Pool, Steps, Take
 from htaf.program.integer.program import Input, IntegerProgram, simplify
 from htaf.program.packed.graph import Traced, trace
 from htaf.training.families import ready_recipe
@@ -232,6 +235,47 @@ def test_simplified_programs_give_the_same(kind: str, seed: int) -> None:
     simple = simplify(program)
     np.testing.assert_array_equal(simple.run(x), program.run(x))
     assert simplify(simple).digest == simple.digest
+
+
+def every_row(bits: int) -> np.ndarray:
+    return np.array([*itertools.product([0, 1], repeat=bits)])
+
+
+@given(st.integers(0, 10**6), st.sampled_from(["logic", "logic of pixels"]))
+@settings(max_examples=30, deadline=None)
+def test_truth_tables_are_reduced(seed: int, kind: str) -> None:
+    """No first table is equal to another or unread; none reads a bit on which it does not depend."""
+    program, x = random_program(seed, kind)
+    simple = simplify(program)
+    np.testing.assert_array_equal(simple.run(x), program.run(x))
+    first, last = (op for op in simple.ops if isinstance(op, LUT))
+    assert len({*map(bytes, np.column_stack([first.index, first.table]))}) == len(first.table)
+    assert {*range(1, len(first.table))} <= {*last.index.flat}
+    constant = {*np.flatnonzero((first.table == first.table[:, :1]).all(1)).tolist()}
+    for op in (first, last):
+        for index, table in zip(op.index, op.table, strict=True):
+            read, place = np.unique(index, return_inverse=True)
+            if table.min() == table.max():
+                continue
+            assert op is first or not constant.intersection(read.tolist())
+            bits, one = every_row(len(read)), LUT("", 0, place[None], table[None])
+            assert all((one.run(bits) != one.run(bits ^ bit)).any() for bit in np.eye(len(read), dtype=int))
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=30, deadline=None)
+def test_bits_that_others_read_stay(seed: int) -> None:
+    """Bits that tables and a sum read, some of them twice, equal or constant."""
+    rng = np.random.default_rng(seed)
+    thresholds, sign = rng.integers(-5, 7, (5, 1)), rng.choice([-1, 1], 5)
+    steps = Steps("steps", 1, thresholds, sign, 0, 1)
+    a, b = (LUT("", x, rng.integers(0, 5, (5, 3)), rng.integers(0, 2, (5, 8))) for x in (2, 3))
+    both = Add("add", int(rng.integers(2, 5)), 4, np.zeros(5, int), np.zeros(5, int))
+    program = IntegerProgram(
+        Input("columns", (3,), -4, 4), (Take("", 0, rng.integers(0, 3, 5)), steps, a, b, both), int(rng.integers(1, 6))
+    )
+    x = np.array([*itertools.product(range(-4, 5), repeat=3)])
+    np.testing.assert_array_equal(simplify(program).run(x), program.run(x))
 
 
 class Added(nn.Module):

@@ -13,9 +13,9 @@ from tests.integer.made import KINDS, random_program
 
 from htaf.program.integer import execute
 from htaf.program.integer.execute import run_verilog
-from htaf.program.integer.ops import IntegerError, Linear, Steps, Value
+from htaf.program.integer.ops import LUT, Count, IntegerError, Linear, Steps, Take, Value, View
 from htaf.program.integer.program import Input, IntegerProgram
-from htaf.program.integer.verilog import luts, to_verilog
+from htaf.program.integer.verilog import argmax_luts, luts, to_verilog
 
 
 def needs(tool: str) -> None:
@@ -33,7 +33,7 @@ def small(x: int = 8) -> IntegerProgram:
 def test_verilog_gives_the_same_integers(kind: str, seed: int, tmp_path: Path) -> None:
     needs("iverilog")
     program, x = random_program(seed, kind)
-    to_verilog(program, tmp_path)
+    to_verilog(program, tmp_path, most=10**6, pipelined=seed == 0)
     np.testing.assert_array_equal(run_verilog(tmp_path, x), program.run(x))
 
 
@@ -43,17 +43,19 @@ def test_more_of_verilog(kind: str, tmp_path: Path) -> None:
     needs("iverilog")
     for seed in range(2, 6):
         program, x = random_program(seed, kind)
-        to_verilog(program, tmp_path / str(seed))
+        to_verilog(program, tmp_path / str(seed), most=10**6, pipelined=seed % 2 == 0)
         np.testing.assert_array_equal(run_verilog(tmp_path / str(seed), x), program.run(x))
 
 
 def test_the_testbench_counts_rows_that_differ(tmp_path: Path) -> None:
     needs("iverilog")
     to_verilog(small(), tmp_path, name="tiny")
-    for command, said in ((None, "0 of 64 rows differ"), ("y", "1 of 64 rows differ")):
-        if command:
+    width = small().values[2].size  # one bit each
+    for other, said in ((0, "0 of 64 rows differ"), (1, "1 of 64 rows differ"), (1 << width, "2 of 64 rows differ")):
+        if other:  # a number of y, then the label
             lines = (tmp_path / "outputs.hex").read_text().splitlines()
-            lines[5] = f"{int(lines[5], 16) ^ 1:x}"
+            row = 5 if other == 1 else 6
+            lines[row] = f"{int(lines[row], 16) ^ other:x}"
             (tmp_path / "outputs.hex").write_text("\n".join(lines))
         subprocess.run(["iverilog", "-g2001", "-o", "sim", "tiny.v", "tiny_tb.v"], cwd=tmp_path, check=True)
         done = subprocess.run(["vvp", "-n", "sim"], cwd=tmp_path, check=True, capture_output=True, text=True)
@@ -69,8 +71,11 @@ def test_names_that_verilog_has_not_are_refused(name: str, tmp_path: Path) -> No
 def test_too_large_networks_are_refused(tmp_path: Path) -> None:
     wide = Linear("layers.0", 0, np.ones((1_001, 2_000), int), None)
     program = IntegerProgram(Input("columns", (2_000,), 0, 1), (wide,), 1)
-    with pytest.raises(IntegerError, match=r"at most 4,000,000 LUTs.*got about 4,004,000.*\(layers\.0 4,004,000\)"):
+    told = r"at most 100,000 LUTs, got about 4,037,000 \(layers\.0 4,004,000, label 33,000\)"
+    with pytest.raises(IntegerError, match=f"{told}.* set most to what"):
         to_verilog(program, tmp_path / "v")
+    with pytest.raises(IntegerError, match="at most 5 LUTs, got about"):
+        to_verilog(small(), tmp_path / "v", most=5)
     assert not (tmp_path / "v").exists()
 
 
@@ -86,6 +91,58 @@ def test_luts_are_estimated_near_those_of_yosys() -> None:
             total += luts(fc, given, fc.value(given)) + luts(step, fc.value(given), step.value(fc.value(given)))
             given = step.value(fc.value(given))
         assert 0.7 < total / measured < 1.4
+
+
+def test_luts_of_counts_and_labels_are_estimated_near_those_of_yosys() -> None:
+    """Measured by `synth -lut 6` of the operations alone."""
+    count = Count("sums", 0, (-2, -1))
+    for bits, measured in ((20, 20), (40, 40)):
+        given = Value((1, 1, bits), 0, 1)
+        assert 0.7 < luts(count, given, count.value(given)) / measured < 1.4
+    for most, measured in ((20, 137), (100, 196)):
+        assert 0.7 < argmax_luts(Value((10,), 0, most)) / measured < 1.4
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 15), (0, 16), (-8, 7), (-5, 2)])
+def test_each_threshold_of_a_column(low: int, high: int, tmp_path: Path) -> None:
+    needs("iverilog")
+    thresholds = np.arange(-high - 2, high + 3).repeat(2)
+    bits = Steps("t", 1, thresholds[:, None], np.resize([-1, 1], len(thresholds)), 0, 1)
+    take = Take("column", 0, np.zeros(len(thresholds), int))
+    program, x = IntegerProgram(Input("columns", (1,), low, high), (take, bits), 2), np.arange(low, high + 1)[:, None]
+    to_verilog(program, tmp_path)
+    np.testing.assert_array_equal(run_verilog(tmp_path, x), program.run(x))
+
+
+@pytest.mark.parametrize("outputs", [1, 2, 3, 5, 8, 11])
+@pytest.mark.parametrize("low", [0, -4])
+def test_label_is_the_first_greatest_output(outputs: int, low: int, tmp_path: Path) -> None:
+    needs("iverilog")
+    program = IntegerProgram(Input("columns", (outputs,), low, 3), (), 0)
+    to_verilog(program, tmp_path, pipelined=outputs % 2 == 0)
+    x = np.random.default_rng(0).integers(low, 4, (200, outputs))
+    np.testing.assert_array_equal(run_verilog(tmp_path, x), x)
+    assert ("label" in (tmp_path / "network.v").read_text()) == (outputs > 1)
+
+
+@pytest.mark.parametrize("size", [1, 2, 6, 7, 37])
+def test_counts_of_bits(size: int, tmp_path: Path) -> None:
+    needs("iverilog")
+    shaped = View("", 0, (2, 1, size))
+    program = IntegerProgram(Input("columns", (2 * size,), 0, 1), (shaped, Count("", 1, (-2, -1))), 2)
+    to_verilog(program, tmp_path)
+    x = (np.random.default_rng(0).random((100, 2 * size)) < np.linspace(0, 1, 100)[:, None]).astype(int)
+    np.testing.assert_array_equal(run_verilog(tmp_path, x), program.run(x))
+
+
+def test_equal_comparisons_and_tables_are_written_once(tmp_path: Path) -> None:
+    bits = Steps("t", 1, np.array([[3], [5], [3], [0], [9]]), np.ones(5, int), 0, 1)
+    tables = LUT("luts", 2, np.array([[0, 1], [2, 1], [0, 4], [3, 4]]), np.array([[0, 1, 1, 0]] * 3 + [[1] * 4]))
+    program = IntegerProgram(Input("columns", (2,), 0, 7), (Take("", 0, np.array([0, 1, 0, 0, 1])), bits, tables), 3)
+    to_verilog(program, tmp_path)
+    text = (tmp_path / "network.v").read_text()
+    assert (text.count(">="), text.count("4'h6")) == (2, 2)
+    assert "(x[2:0] >= 3'd3)" in text
 
 
 @pytest.mark.parametrize("read", ["sums", "steps"])

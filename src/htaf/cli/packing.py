@@ -73,6 +73,7 @@ def export(
     out: OutFile,
     raw: FlagConversionOff[bool] = True,
     name: str = "network",
+    luts: Annotated[int | None, arg(metavar="NUMBER")] = None,
     part: Part = "test",
     differing: Differing = None,
     data: Source = None,
@@ -87,9 +88,13 @@ def export(
             verilog, a folder; onnx-integer.
         raw: ONNX of a table: raw columns in, predictions out. False: the network alone, with prepared inputs.
         name: Of the functions in C, of the module in Verilog.
+        luts: Most LUTs of six inputs that Verilog may take, by an estimate; none: 100,000.
         differing: Rows of that part that may have another prediction, from rounding; none: 0.2%, of integers 0.
     """
     _check_differing(differing)
+    if luts is not None and luts < 1:
+        raise UsageError(f"--luts must be > 0, got {luts}")
+    _refuse({"luts": luts is not None and to != "verilog"}, to)
     if to not in ("onnx", "nir"):
         given = {"no-raw": not raw, "differing": differing is not None}
         _refuse(given | {"name": name != "network" and to not in ("c", "verilog")}, to)
@@ -101,6 +106,7 @@ def export(
                 out,
                 to=to,
                 name=name,
+                luts=luts,
                 part=part,
                 data=data,
                 data_dir=data_dir,

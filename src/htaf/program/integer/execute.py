@@ -241,7 +241,7 @@ def run_verilog(folder: str | Path, x: Integer[Array, "rows ..."]) -> Int64[Arra
         top, sources = f"{name}_tb", [f"{name}_tb.v", f"{name}.v"]
         _call(here, "iverilog", "-g2001", f"-P{top}.ROWS={len(x)}", "-s", top, "-o", "sim", *sources)
         _call(here, "vvp", "-n", "sim")
-        return _numbers((here / "results.hex").read_text(), held["output"], len(x))
+        return _numbers((here / "results.hex").read_text(), held["output"], len(x), held["label"]["width"] > 0)
 
 
 def written(folder: Path) -> dict[str, Any]:
@@ -268,7 +268,7 @@ def _call(folder: Path, *command: str) -> None:
         raise IntegerError(f"{command[0]} ends with {done.returncode}: {said[0]}")
 
 
-def _numbers(text: str, held: dict[str, Any], rows: int) -> Array:
+def _numbers(text: str, held: dict[str, Any], rows: int, labelled: bool) -> Array:
     lines, width = text.split(), held["width"]
     if len(lines) != rows or any(set(line) - set("0123456789abcdef") for line in lines):
         raise IntegerError(f"expected {rows} rows of outputs of the simulator, got {len(lines)}: {lines[:1]}")
@@ -276,4 +276,7 @@ def _numbers(text: str, held: dict[str, Any], rows: int) -> Array:
     sign = half if held["signed"] else 0
     mask = (1 << width) - 1
     found = [[((row >> (i * width) & mask) ^ sign) - sign for i in range(math.prod(held["shape"]))] for row in every]
-    return np.array(found, np.int64)
+    numbers, above = np.array(found, np.int64), np.array([row >> width * len(found[0]) for row in every])
+    if wrong := int((above != numbers.argmax(1)).sum()) if labelled else 0:
+        raise IntegerError(f"expected the first greatest output as the label, got another in {wrong:,} rows")
+    return numbers

@@ -14,7 +14,20 @@ import numpy as np
 from jaxtyping import Float64, Int64, Integer, Num
 from numpy.typing import ArrayLike
 
-from htaf.program.integer.ops import WIDEST, Array, IntegerError, Op, Pool, Steps, Value, arrays, plain
+from htaf.program.integer.ops import (
+    LUT,
+    WIDEST,
+    Array,
+    IntegerError,
+    Op,
+    Pool,
+    Steps,
+    Take,
+    Value,
+    arrays,
+    channel_axis,
+    plain,
+)
 
 KINDS = ("pixels", "columns")
 
@@ -179,7 +192,7 @@ def needed(program: IntegerProgram) -> IntegerProgram:
 
 def simplify(program: IntegerProgram) -> IntegerProgram:
     """What the output needs, with poolings behind steps: a pooling whose only reader is a step pools the step's bits,
-    the least where the step falls."""
+    the least where the step falls. Truth tables are reduced, see `fewer_bits`."""
     program = needed(program)
     ops, readers = [*program.ops], Counter([program.output, *(read for op in program.ops for read in op.reads)])
     for number, op, _ in reversed([*program]):  # of several poolings the last first
@@ -187,4 +200,74 @@ def simplify(program: IntegerProgram) -> IntegerProgram:
         if isinstance(op, Pool) and isinstance(after, Steps) and after.x == number and readers[number] == 1:
             ops[number - 1] = replace(after, x=op.x)
             ops[number] = replace(op, x=number, smallest=op.smallest ^ (after.sign < 0))
-    return replace(program, ops=tuple(ops))
+    return fewer_bits(replace(program, ops=tuple(ops)))
+
+
+def fewer_bits(program: IntegerProgram) -> IntegerProgram:
+    """The same outputs by truth tables that read no bit twice, no constant one, and none on which they do not depend.
+
+    Of equal bits the tables read the first. A bit that only tables can read and none does is left out. The output needs
+    all operations.
+    """
+    ops, known = [*program.ops], dict[int, Array]()
+    for number, op, value in program:
+        if isinstance(op, LUT):
+            ops[number - 1] = op = _reduced(op, known.get(op.x, np.arange(program.values[op.x].channels)))
+            constant = np.where((op.table == op.table[:, :1]).all(1), -1 - op.table[:, 0], 0)
+            known[number] = _firsts(np.column_stack([op.index, op.table]), constant)
+        elif isinstance(op, Steps) and (value.low, value.high) == (0, 1) and channel_axis(value.shape) == -1:
+            before, given = ops[op.x - 1] if op.x else None, program.values[op.x]
+            column = before.index if isinstance(before, Take) else np.arange(given.channels)
+            (threshold,), low = op.thresholds.T, np.where(op.sign > 0, given.low, -given.high)
+            constant = np.where(threshold <= low, -2, np.where(threshold > low + given.high - given.low, -1, 0))
+            known[number] = _firsts(np.column_stack([column, threshold, op.sign]), constant)
+    for number in sorted(known, reverse=True):
+        _keep_what_is_read(ops, number)
+    return replace(program, ops=tuple(_narrowed(op) if isinstance(op, LUT) else op for op in ops))
+
+
+def _firsts(rows: Array, constant: Array) -> Array:
+    """For each bit the first one that is made by an equal row; -1 and -2, as `constant` says, where it is 0 or 1."""
+    _, first, of = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    return np.where(constant < 0, constant, first[of.reshape(-1)])
+
+
+def _reduced(op: LUT, known: Array) -> LUT:
+    """Tables whose inputs are sorted. Behind those on which a table depends it repeats the first, or bit 0."""
+    place = np.arange(op.index.shape[1])
+    address, read = np.arange(2 ** len(place)), known[op.index]
+    bits = address >> place[:, None] & 1
+    first = (read[:, :, None] == read[:, None]).argmax(2)
+    given = np.where(read[..., None] < 0, -1 - read[..., None], bits[first])
+    table = np.take_along_axis(op.table, (given << place[:, None]).sum(1), 1)
+    matters = (table[:, address ^ (1 << place[:, None])] != table[:, None]).any(2)
+    order = np.where(matters, read, len(known)).argsort(1, kind="stable")
+    index = np.take_along_axis(np.where(matters, read, -1), order, 1)
+    index = np.where(index < 0, index[:, :1].clip(0), index)
+    table = np.take_along_axis(table, (bits << order[..., None]).sum(1), 1)
+    return replace(op, index=index, table=table)
+
+
+def _narrowed(op: LUT) -> LUT:
+    """Without inputs that every table repeats."""
+    inputs = 1 + int((op.index[:, 1:] != op.index[:, :1]).any(0).sum())
+    return replace(op, index=op.index[:, :inputs], table=op.table[:, : 2**inputs])
+
+
+def _keep_what_is_read(ops: list[Op], number: int) -> None:
+    """Take away the bits of a value that only tables read, but for those that they do; and what made them."""
+    op, readers = ops[number - 1], [place for place, one in enumerate(ops) if number in one.reads]
+    tables = [(place, one) for place in readers if isinstance(one := ops[place], LUT)]
+    if not readers or len(tables) < len(readers):
+        return
+    used = np.unique(np.concatenate([one.index.reshape(-1) for _, one in tables]))
+    if isinstance(op, LUT):
+        ops[number - 1] = replace(op, index=op.index[used], table=op.table[used])
+    elif isinstance(op, Steps):
+        before = ops[op.x - 1] if op.x else None
+        if not isinstance(before, Take) or sum(op.x in one.reads for one in ops) > 1:
+            return
+        ops[op.x - 1] = replace(before, index=before.index[used])
+        ops[number - 1] = replace(op, thresholds=op.thresholds[used], sign=op.sign[used])
+    for place, one in tables:
+        ops[place] = replace(one, index=np.searchsorted(used, one.index))

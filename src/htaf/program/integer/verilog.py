@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from htaf._ground.errors import option
 from htaf._ground.files import check_output_folder, to_json, write_atomic
 from htaf.program.integer import ops
 from htaf.program.integer.exports import OPEN, sealed, vectors
@@ -22,7 +23,8 @@ from htaf.program.integer.exports import lines as meaning
 from htaf.program.integer.ops import Array, IntegerError, Op, Value, channel_axis
 from htaf.program.integer.program import IntegerProgram
 
-MOST = 4_000_000  # LUTs of six inputs: about those of the largest FPGAs
+MOST = 100_000  # LUTs of six inputs: about those of an FPGA of middle size
+BITS = ("1'b0", "1'b1")
 ROWS = 64  # of the vectors that are written beside the network
 _WORDS = """
 always and assign automatic begin buf bufif0 bufif1 case casex casez cell cmos config deassign
@@ -43,63 +45,83 @@ def to_verilog(
     *,
     name: str = "network",
     rows: int | Array = ROWS,
+    most: int = MOST,
+    pipelined: bool = True,
 ) -> int:
     """Write a program as one Verilog module, with a testbench and vectors.
 
     The module NAME of NAME.v has an input vector x and an output vector y, number 0 of a row in the lowest bits, in
-    the widths that NAME.json says. It has registers after each step, and clk, rst, in_valid and out_valid: a row comes
-    out as many clocks later as NAME.json and the head of the module say, one every clock.
+    the widths that NAME.json says. Of several outputs it also gives label, the place of the first greatest one; a
+    design that reads label alone lets a synthesis take away what only y needs. It has clk, rst, in_valid and out_valid:
+    a row comes out as many clocks later as NAME.json and the head of the module say, one every clock.
 
-    NAME_tb.v reads inputs.hex and outputs.hex, the vectors, and prints how many rows differ:
+    NAME_tb.v reads inputs.hex and outputs.hex, the vectors (label above y), and prints how many rows differ:
     `iverilog -o sim NAME.v NAME_tb.v && vvp -n sim` in that folder.
 
     A column outside the range of the input, as far as x is wide enough for it, counts as the end that is nearer.
 
     Args:
         rows: of the vectors, see `htaf.integer.exports.vectors`.
+        most: LUTs of six inputs, by the estimate.
+        pipelined: registers behind each step, shift, table, count and neuron; else behind x and before the outputs.
     Returns:
         How many LUTs of six inputs the module takes, by a rough estimate without a synthesis.
     Raises:
-        IntegerError: the name is no identifier of Verilog's, or the estimate is more than four million.
+        IntegerError: the name is no identifier of Verilog's, or the estimate is more than `most`.
         HtafError: the folder cannot be written to.
     """
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name in RESERVED:
         raise IntegerError(f"expected a name of letters, digits and _ that Verilog does not reserve, got {name!r}")
-    uses = [(luts(op, program.values[op.reads[0]], value), op.name) for _, op, value in program]
-    if (total := sum(count for count, _ in uses)) > MOST:
-        largest = ", ".join(f"{layer} {count:,}" for count, layer in sorted(uses, reverse=True)[:3])
-        raise IntegerError(
-            f"expected at most {MOST:,} LUTs, which the largest FPGAs have, got about {total:,}, as each weight is an "
-            f"adder of its own ({largest}): train a smaller network, or write C"
-        )
+    total = _expected(program, most)
     check_output_folder(Path(folder), (), flag="folder")
-    module = Module()
+    module = Module(pipelined)
     given = module.vector_of("x", program.values[0])
-    y, last = _operations(module, program, given), program.values[program.output]
-    text = _text(module, program, name, given, y)
+    y, label = _operations(module, program, given)
+    text, last = _text(module, program, name, given, y, label), program.values[program.output]
     held = {"name": name, "program_sha256": program.digest, "latency": module.stages}
     held |= {"input": _format(program.values[0]), "output": _format(last), "unit": list(program.unit)}
+    held["label"] = {"width": sum(wire.width for wire in label)}
     x, wanted = vectors(program, rows)
     files = {f"{name}.v": sealed(text.encode())}
     files |= {f"{name}_tb.v": sealed(_testbench(name, held, len(x)).encode())}
     files |= {f"{name}.json": to_json(held), "inputs.hex": hexadecimal(x, held["input"]["width"])}
-    files["outputs.hex"] = hexadecimal(wanted, held["output"]["width"])
+    files["outputs.hex"] = hexadecimal(wanted, held["output"]["width"], wanted.argmax(1) if len(label) else None)
     Path(folder).mkdir(parents=True, exist_ok=True)
     for file, content in files.items():
         write_atomic(Path(folder) / file, content)
     return total
 
 
+def _expected(program: IntegerProgram, most: int) -> int:
+    """The estimate. Raises IntegerError where it is above `most`."""
+    uses = [(luts(op, program.values[op.reads[0]], value), op.name) for _, op, value in program]
+    uses.append((argmax_luts(program.values[program.output]), "label"))
+    if (total := sum(count for count, _ in uses)) > most:
+        largest = ", ".join(f"{layer} {count:,}" for count, layer in sorted(uses, reverse=True)[:3])
+        raise IntegerError(
+            f"expected at most {most:,} LUTs, got about {total:,} ({largest}). Dense layers take an adder for each "
+            f"weight: train a logic network or a smaller one, write C, or set {option('--luts', 'most')} to what your "
+            "FPGA has"
+        )
+    return total
+
+
 def luts(op: Op, given: Value, made: Value) -> int:
-    """About how many LUTs of six inputs sums and comparisons take: one a bit of what is added or compared, and one more
-    for each carry."""
+    """About how many LUTs of six inputs an operation takes: one a bit of what is added, and one more for each carry.
+
+    Of a threshold the bits above its last zeros are compared, five a LUT.
+    """
     width, signed = width_of(given.low, given.high)
     if isinstance(op, ops.Steps):
-        return made.size * op.thresholds.shape[1] * width // 2
+        number = np.where(op.sign[:, None] > 0, op.thresholds, 1 - op.thresholds)
+        zeros = np.log2(np.gcd(number, 1 << min(width, 62))).astype(int)
+        compared = np.where((number > given.low) & (number <= given.high), (width - zeros + 3) // 5, 0)
+        return int(compared.sum()) * made.size // len(op.sign)
     if isinstance(op, ops.Neuron):
         return made.size * width_of(-op.membrane(given), op.membrane(given))[0] * 2
     if isinstance(op, ops.LUT):
-        return made.size * max(1, op.table.shape[1] // 64)
+        varies = (op.table != op.table[:, :1]).any(1) & (op.index != op.index[:, :1]).any(1)
+        return int(varies.sum()) * max(1, op.table.shape[1] // 64)
     if isinstance(op, ops.Count):
         return given.size * width
     if not isinstance(op, ops.Conv | ops.Linear):
@@ -112,12 +134,19 @@ def luts(op: Op, given: Value, made: Value) -> int:
     return total * (made.size // len(op.weight))
 
 
-def hexadecimal(rows: Array, width: int) -> str:
-    """A line a row, its first number in the lowest bits: what $readmemh reads."""
+def argmax_luts(y: Value) -> int:
+    """About how many LUTs the place of the greatest number takes: to compare two numbers, and to choose one."""
+    return (y.size - 1) * 3 * width_of(y.low, y.high)[0]
+
+
+def hexadecimal(rows: Array, width: int, above: Array | None = None) -> str:
+    """A line a row, its first number in the lowest bits: what $readmemh reads. above: a number [rows] over these."""
     bits = (
         ("".join(f"{n & (1 << width) - 1:0{width}b}" for n in row[::-1]))
         for row in rows.reshape(len(rows), -1).tolist()
     )
+    if above is not None:
+        bits = (f"{n:b}{text}" for n, text in zip(above.tolist(), bits, strict=True))
     return "".join(f"{int(one, 2):0{-(-len(one) // 4)}x}\n" for one in bits)
 
 
@@ -136,11 +165,18 @@ def width_of(low: int, high: int) -> tuple[int, bool]:
 
 @dataclass(frozen=True)
 class Wire:
-    """A number of one row: a slice of a vector."""
+    """A number of one row: bits of a vector from `low` on; or a constant bit, which is in no vector."""
 
-    text: str
+    vector: str
+    low: int
     width: int
-    signed: bool
+    signed: bool = False
+
+    @property
+    def text(self) -> str:
+        if self.constant:
+            return self.vector
+        return f"{self.vector}[{self.low if self.width == 1 else f'{self.low + self.width - 1}:{self.low}'}]"
 
     @property
     def number(self) -> str:
@@ -148,49 +184,64 @@ class Wire:
         return f"$signed({self.text})" if self.signed else f"$signed({{1'b0, {self.text}}})"
 
     @property
+    def plain(self) -> str:
+        """To be compared with others of its kind."""
+        return f"$signed({self.text})" if self.signed else self.text
+
+    @property
     def bit(self) -> bool:
         return self.width == 1 and not self.signed
+
+    @property
+    def constant(self) -> bool:
+        return self.vector in BITS
 
 
 class Module:
     """The text of a module while it is made."""
 
-    def __init__(self) -> None:
+    def __init__(self, pipelined: bool) -> None:
         self.functions, self.lines, self.registers = list[str](), list[str](), list[str]()
         self.body = list[str]()  # of the block of the operation that is made
-        self.stages = 0
+        self.stages, self.pipelined = 0, pipelined
 
     def vector_of(self, label: str, value: Value) -> Array:
         """The numbers of a vector, in the shape of a row."""
         width, signed = width_of(value.low, value.high)
-        slices = [
-            label + (f"[{i}]" if width == 1 else f"[{(i + 1) * width - 1}:{i * width}]") for i in range(value.size)
-        ]
-        return wires([Wire(text, width, signed) for text in slices]).reshape(value.shape)
+        return wires([Wire(label, i * width, width, signed) for i in range(value.size)]).reshape(value.shape)
 
     def vector(self, label: str, value: Value, texts: Sequence[str]) -> Array:
-        """A vector of expressions, which give the numbers of a value; the left side cuts off what overflowed."""
-        found = self.vector_of(label, value)
-        self.lines.append(f"  reg [{value.size * width_of(value.low, value.high)[0] - 1}:0] {label};")
-        self.body += [f"    {wire.text} = {text};" for wire, text in zip(found.flat, texts, strict=True)]
-        return found
+        """A vector of expressions, which give the numbers of a value; the left side cuts off what overflowed.
+
+        Equal expressions are written once, and constant bits not at all.
+        """
+        unique = [text for text in dict.fromkeys(texts) if text not in BITS]
+        made = self.vector_of(label, replace(value, shape=(len(unique),)))
+        found = {bit: Wire(bit, 0, 1) for bit in BITS} | dict(zip(unique, made, strict=True))
+        if unique:
+            self.lines.append(f"  reg [{sum(wire.width for wire in made) - 1}:0] {label};")
+        self.body += [f"    {found[text].text} = {text};" for text in unique]
+        return wires([found[text] for text in texts]).reshape(value.shape)
 
     def block(self, read: Sequence[Array]) -> None:
         """What was made since the last one, as one block: simulators then run it once a row, not once a number."""
-        vectors = sorted({wire.text.partition("[")[0] for given in read for wire in given.flat})
+        vectors = sorted({wire.vector for given in read for wire in given.flat if not wire.constant})
         if self.body:
-            self.lines += [f"  always @({' or '.join(vectors)}) begin", *self.body, "  end"]
+            self.lines += [f"  always @({' or '.join(vectors) or 'x'}) begin", *self.body, "  end"]
         self.body = []
 
     def registered(self, label: str, given: Array) -> Array:
         """The same numbers a clock later."""
-        held, low = list[Wire](), 0
+        held, low = dict[Wire, Wire](), 0
         for wire in given.flat:
-            held.append(Wire(f"{label}[{low + wire.width - 1}:{low}]", wire.width, wire.signed))
-            low += wire.width
-        self.lines.append(f"  reg [{low - 1}:0] {label};")
-        self.registers.append(f"    {label} <= {packed(given)};")
-        return wires(held).reshape(given.shape)
+            if wire not in held:
+                held[wire] = wire if wire.constant else replace(wire, vector=label, low=low)
+                low += 0 if wire.constant else wire.width
+        if low:
+            self.lines.append(f"  reg [{low - 1}:0] {label};")
+            texts = [wire.text for wire in reversed(held) if not wire.constant]
+            self.registers.append(f"    {label} <= {{{', '.join(texts)}}};")
+        return wires([held[wire] for wire in given.flat]).reshape(given.shape)
 
 
 def wires(found: Sequence[Wire]) -> Array:
@@ -207,9 +258,10 @@ def packed(given: Array) -> str:
 Written = Callable[[Module, Any, str, list[Array], list[Value], Value], Array]
 
 
-def _operations(module: Module, program: IntegerProgram, given: Array) -> Array:
-    """All operations; gives the wires of the output. Every value knows the clock at which it is there."""
-    found, clock = [given], [0]
+def _operations(module: Module, program: IntegerProgram, given: Array) -> tuple[Array, Array]:
+    """All operations; gives the wires of the output and of its label. Every value knows the clock at which it is
+    there."""
+    found, clock = [given if module.pipelined else module.registered("x_held", given)], [int(not module.pipelined)]
     later: dict[tuple[int, int], Array] = {}  # a value some clocks after its own
 
     def at(number: int, when: int) -> Array:
@@ -224,8 +276,8 @@ def _operations(module: Module, program: IntegerProgram, given: Array) -> Array:
     if (port.low, port.high) != (value.low, value.high) and not _compared_alone(program):
         module.lines.append("\n  // x, clamped")
         clamp = ops.Shift("x", 0, np.zeros(value.channels, int), value.low, value.high)
-        found[0] = _shift(module, clamp, "v0", [given], [port], value)
-        module.block([given])
+        taken, found[0] = found[0], _shift(module, clamp, "v0", [found[0]], [port], value)
+        module.block([taken])
     for number, op, value in program:
         when = max(clock[place] for place in op.reads)
         taken = [at(place, when) for place in op.reads]
@@ -234,12 +286,33 @@ def _operations(module: Module, program: IntegerProgram, given: Array) -> Array:
         values = [program.values[place] for place in op.reads]
         made = WRITTEN[type(op)](module, op, f"v{number}", taken, values, value)
         module.block(taken)
-        if isinstance(op, ops.Steps | ops.Neuron | ops.Shift):
+        if module.pipelined and isinstance(op, ops.Steps | ops.Neuron | ops.Shift | ops.LUT | ops.Count):
             made, when = module.registered(f"v{number}_held", made), when + 1
         found.append(made)
         clock.append(when)
-    module.stages = clock[program.output] + 1
-    return module.registered("y_held", found[program.output])
+    module.stages, last = clock[program.output] + 1, found[program.output]
+    if last.size > 1:
+        module.lines.append("\n  // label")
+    label = wires(_greatest(module, "label", [*last.flat])[1])
+    module.block([last])
+    return module.registered("y_held", last), module.registered("label_held", label)
+
+
+def _greatest(module: Module, label: str, given: list[Wire]) -> tuple[Wire, list[Wire]]:
+    """The first greatest of some numbers, and the bits of its place, the lowest first."""
+    if len(given) == 1:
+        return given[0], []
+    half = 1 << (len(given) - 1).bit_length() - 1
+    first, low = _greatest(module, f"{label}_0", given[:half])
+    second, high = _greatest(module, f"{label}_1", given[half:])
+    high = high + [Wire(BITS[0], 0, 1)] * (len(low) - len(high))
+    bit, width = Value((1,), 0, 1), first.width
+    (later,) = module.vector(f"{label}_is_later", bit, [f"{second.plain} > {first.plain}"])
+    module.lines.append(f"  reg [{width - 1}:0] {label}_most;")
+    module.body.append(f"    {label}_most = {later.text} ? {second.text} : {first.text};")
+    chosen = [f"{later.text} ? {b.text} : {a.text}" for a, b in zip(low, high, strict=True)]
+    places = [*module.vector(f"{label}_place", Value((len(chosen),), 0, 1), chosen)] if chosen else []
+    return Wire(f"{label}_most", 0, width, first.signed), [*places, later]
 
 
 def _compared_alone(program: IntegerProgram) -> bool:
@@ -254,7 +327,7 @@ def _compared_alone(program: IntegerProgram) -> bool:
     return program.output not in moved
 
 
-def _text(module: Module, program: IntegerProgram, name: str, given: Array, y: Array) -> str:
+def _text(module: Module, program: IntegerProgram, name: str, given: Array, y: Array, label: Array) -> str:
     last, first = _format(program.values[program.output]), _format(program.values[0])
     y_width, depth = last["width"] * y.size, module.stages
     lines = [
@@ -264,12 +337,14 @@ def _text(module: Module, program: IntegerProgram, name: str, given: Array, y: A
         f"// y: {y.size} numbers of {last['width']} bits, {'signed' if last['signed'] else 'unsigned'}; one times "
         f"2 ** {program.unit[0]} / {program.unit[1]} is an output of the network",
         *(f"// {line}" for line in meaning(program)),
+        *(["// label: the place of the first greatest number of y, from 0 on"] if len(label) else []),
         f"// latency: {depth} clocks, a row every clock",
-        f"module {name} (clk, rst, in_valid, x, out_valid, y);",
+        f"module {name} (clk, rst, in_valid, x, out_valid, y{', label' if len(label) else ''});",
         "  input clk, rst, in_valid;",
         "  output out_valid;",
         f"  input [{given.size * first['width'] - 1}:0] x;",
         f"  output [{y_width - 1}:0] y;",
+        *([f"  output [{len(label) - 1}:0] label;"] if len(label) else []),
         *module.functions,
         *module.lines,
         "",
@@ -281,6 +356,7 @@ def _text(module: Module, program: IntegerProgram, name: str, given: Array, y: A
     follow = "in_valid" if depth == 1 else f"{{valid[{depth - 2}:0], in_valid}}"
     lines += [
         *wide,
+        *([f"  assign label = {packed(label)};"] if len(label) else []),
         f"  reg [{depth - 1}:0] valid;",
         f"  assign out_valid = valid[{depth - 1}];",
         "  always @(posedge clk) begin",
@@ -293,15 +369,16 @@ def _text(module: Module, program: IntegerProgram, name: str, given: Array, y: A
 
 def _testbench(name: str, held: dict[str, Any], rows: int) -> str:
     x, y = (math.prod(held[which]["shape"]) * held[which]["width"] for which in ("input", "output"))
+    label = held["label"]["width"]
     return f"""// rows of inputs.hex through {name}, compared with outputs.hex; what it gives goes to results.hex
 // text sha256: {OPEN}
 `timescale 1ns/1ns
 module {name}_tb;
   parameter ROWS = {rows};
   reg [{x - 1}:0] inputs [0:ROWS-1];
-  reg [{y - 1}:0] expected [0:ROWS-1];
+  reg [{label + y - 1}:0] expected [0:ROWS-1];
   reg [{x - 1}:0] x;
-  wire [{y - 1}:0] y;
+  wire [{label + y - 1}:0] y;
   integer i, seen, differ, file;
   reg clk, rst, in_valid;
   wire out_valid;
@@ -310,7 +387,8 @@ module {name}_tb;
     $fdisplay(file, "%h", y);
     seen = seen + 1;
   end
-  {name} network_under_test (.clk(clk), .rst(rst), .in_valid(in_valid), .x(x), .out_valid(out_valid), .y(y));
+  {name} network_under_test (.clk(clk), .rst(rst), .in_valid(in_valid), .x(x), .out_valid(out_valid),
+    .y(y[{y - 1}:0]){f", .label(y[{label + y - 1}:{y}])" if label else ""});
   initial begin
     $readmemh("inputs.hex", inputs);
     $readmemh("outputs.hex", expected);
@@ -380,11 +458,16 @@ def weighted(given: Sequence[Wire], weights: Sequence[int], bias: int = 0) -> st
 
 
 def reached(wire: Wire, value: Value, threshold: int, sign: int) -> str:
-    """One bit: sign * wire >= threshold."""
-    least, most = (value.low, value.high) if sign > 0 else (-value.high, -value.low)
-    if threshold <= least or threshold > most:
-        return "1'b1" if threshold <= least else "1'b0"
-    return f"({wire.number} >= {constant(threshold)})" if sign > 0 else f"({wire.number} <= {constant(-threshold)})"
+    """One bit: sign * wire >= threshold. The bits below the lowest one of the threshold are not compared."""
+    at = threshold if sign > 0 else 1 - threshold  # from which on wire is greater than where the step is
+    if at <= value.low or at > value.high:
+        return BITS[(at <= value.low) == (sign > 0)]
+    zeros = min((at & -at).bit_length() - 1, wire.width - 1) if at else wire.width - 1
+    upper = replace(wire, low=wire.low + zeros, width=wire.width - zeros)
+    if upper.width == 1:  # its first bit alone
+        return upper.text if (sign > 0) != wire.signed else f"~{upper.text}"
+    number = constant(at >> zeros) if wire.signed else f"{upper.width}'d{at >> zeros}"
+    return f"({upper.plain} {'>=' if sign > 0 else '<'} {number})"
 
 
 def by_number(of: Array, shape: tuple[int, ...]) -> list[Any]:
@@ -514,7 +597,8 @@ def _lut(module: Module, op: ops.LUT, label: str, given: list[Array], values: li
     for row in given[0].reshape(-1, given[0].shape[-1]):
         for places, table in zip(op.index, op.table.tolist(), strict=True):
             held = int("".join(map(str, reversed(table))), 2)
-            texts.append(f"{len(table)}'h{held:x} >> {packed(row[places])}")
+            varies = 0 < sum(table) < len(table)
+            texts.append(f"{len(table)}'h{held:x} >> {packed(row[places])}" if varies else BITS[table[0]])
     return module.vector(label, made, texts)
 
 
@@ -522,7 +606,28 @@ def _count(module: Module, op: ops.Count, label: str, given: list[Array], values
     summed = [axis % given[0].ndim for axis in op.axes]
     kept = [axis for axis in range(given[0].ndim) if axis not in summed]
     rows = given[0].transpose(kept + summed).reshape(made.size, -1).tolist()
-    return module.vector(label, made, [weighted(row, [1] * len(row)) for row in rows])
+    bits = all(wire.bit for wire in given[0].flat)
+    texts = [ones(module, f"{label}_{i}", row) if bits else weighted(row, [1] * len(row)) for i, row in enumerate(rows)]
+    return module.vector(label, made, texts)
+
+
+def ones(module: Module, label: str, given: list[Wire]) -> str:
+    """How many of some bits are 1. Compressors make of up to six bits of one place one bit of each of three."""
+    size, made, name = len(given).bit_length(), 0, f"c{label}"
+    places = [[*given], *([] for _ in range(size + 2))]  # the carries out of the last ones are 0
+    for place, column in enumerate(places[:size]):
+        while len(column) > 1:
+            taken, column[:6] = column[:6], []
+            width = len(taken).bit_length()
+            found = [Wire(name, made + i, 1) for i in range(width)]
+            module.body.append(f"    {Wire(name, made, width).text} = {' + '.join(wire.text for wire in taken)};")
+            made += width
+            for i, wire in enumerate(found):
+                places[place + i].append(wire)
+    if made:
+        module.lines.append(f"  reg [{made - 1}:0] {name};")
+    bits = [column[0].text if column else BITS[0] for column in places[:size]]
+    return f"{{{', '.join(reversed(bits))}}}"
 
 
 def _neuron(module: Module, op: ops.Neuron, label: str, given: list[Array], values: list[Value], made: Value) -> Array:

@@ -84,6 +84,7 @@ def export_program(
     *,
     to: Form,
     name: str = "network",
+    luts: int | None = None,
     part: PartName = "test",
     data: Data | Place | None = None,
     data_dir: Place | None = None,
@@ -97,6 +98,7 @@ def export_program(
     Args:
         out: a file; of C and Verilog a folder.
         name: of the module or the functions, in C and Verilog.
+        luts: most of six inputs, by an estimate, that Verilog may take; None: 100,000.
         part, data, data_dir, progress: as `pack_run` takes them.
 
     Raises:
@@ -119,21 +121,23 @@ def export_program(
                 f"of {found.rows:,}: nothing is written"
             )
         path.parent.mkdir(parents=True, exist_ok=True)
-        notes = _written(program, path, to, name, x[:16])
+        notes = _written(program, path, to, name, luts, x[:16])
         return WrittenProgram(path, to, program.digest, found, notes)
 
 
-def _written(program: IntegerProgram, path: Path, to: Form, name: str, rows: Array) -> tuple[str, ...]:
+def _written(
+    program: IntegerProgram, path: Path, to: Form, name: str, luts: int | None, rows: Array
+) -> tuple[str, ...]:
     if to == "c":
         from htaf.program.integer.c import to_c
 
         made = to_c(program, path, name=name, rows=rows)
         return (f"{made.flash_bytes:,} bytes of constants, {made.ram_bytes:,} bytes of buffers",)
     if to == "verilog":
-        from htaf.program.integer.verilog import to_verilog
+        from htaf.program.integer.verilog import MOST, to_verilog
 
-        luts = to_verilog(program, path, name=name, rows=rows)
-        return (f"about {luts:,} LUTs of six inputs, estimated without a synthesis",)
+        estimated = to_verilog(program, path, name=name, rows=rows, most=MOST if luts is None else luts)
+        return (f"about {estimated:,} LUTs of six inputs, estimated without a synthesis",)
     if to == "integer":
         files.save(program, path)
     else:
