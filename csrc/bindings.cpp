@@ -128,7 +128,7 @@ NB_MODULE(_native, m) {
         auto [type, columns, chunks, tables, groups, size, first, thresholds, inputs, entries] = c;
         Circuit made{Column(type), columns, chunks, tables, groups, size, at<const std::int32_t>(first),
                      at(thresholds), at<const std::int32_t>(inputs), at<const std::uint64_t>(entries)};
-        for_packed(chosen())->logic->run(made, at(x), at<std::int32_t>(counts), rows, threads);
+        for_packed(chosen())->logic->run(made, at(x), at<std::int64_t>(counts), rows, threads);
     });
     m.def("lookup_backward", [](std::uintptr_t g, std::uintptr_t x, std::uintptr_t entries, std::uintptr_t gx,
                                 std::uintptr_t ge, std::size_t rows, std::size_t tables, int inputs, int threads) {

@@ -28,7 +28,7 @@ struct Circuit {
 
 struct LogicKernels {
     // counts [rows, groups] of x [rows, columns]; a plane is 1 where x >= threshold
-    void (*run)(const Circuit&, const void* x, std::int32_t* counts, std::size_t rows, int threads);
+    void (*run)(const Circuit&, const void* x, std::int64_t* counts, std::size_t rows, int threads);
 };
 
 }  // namespace htaf

@@ -70,7 +70,8 @@ class Circuit:
                 op.expect(moved, "thresholds of columns, truth tables of these and counts", type(op).__name__)
         if not self._counted or program.output < self._counted:
             raise IntegerError("expected a program that counts the bits of truth tables, got none that counts")
-        self._circuit = self._laid_out()
+        self._sizes, self._arrays = self._laid_out()
+        self._circuit = (*self._sizes, *(array.ctypes.data for array in self._arrays))
 
     def run(self, x: Integer[Array, "rows ..."]) -> Int64[Array, "rows classes"]:
         """As `IntegerProgram.run`.
@@ -86,14 +87,12 @@ class Circuit:
         if x.size and x.dtype != np.uint8 and not (given.low <= int(x.min()) and int(x.max()) <= given.high):
             raise IntegerError(f"expected inputs in [{given.low}, {given.high}], got [{int(x.min())}, {int(x.max())}]")
         rows = np.ascontiguousarray(x.reshape(len(x), self.program.values[0].size), self._kind)
-        counts = np.empty((len(rows), self._groups), np.int32)
-        sizes, arrays = self._circuit
-        circuit = (*sizes, *(array.ctypes.data for array in arrays))
-        native.extension().circuit(circuit, rows.ctypes.data, counts.ctypes.data, len(rows), torch.get_num_threads())
-        values = {self._counted: counts.astype(np.int64)}
-        for number, op, _ in self.program:
-            if number > self._counted:
-                values[number] = op.run(*(values[place] for place in op.reads))
+        counts = np.empty((len(rows), self._groups), np.int64)
+        threads = torch.get_num_threads()
+        native.extension().circuit(self._circuit, rows.ctypes.data, counts.ctypes.data, len(rows), threads)
+        values = {self._counted: counts}
+        for number, op in enumerate(self.program.ops[self._counted :], self._counted + 1):
+            values[number] = op.run(*(values[place] for place in op.reads))
         return values[self.program.output]
 
     def _laid_out(self) -> tuple[tuple[int, ...], tuple[Array, ...]]:
@@ -140,11 +139,22 @@ class Circuit:
             op.expect(bool((np.diff(rises.astype(int), axis=1) >= 0).all()), "steps that rise or fall", "others")
             least = 256 - rises.sum(1)
         always, never = least <= given.low, least > given.high
+        fixed = always | never | ~self._read(op)
         plane = [
-            ALWAYS if fixed else self._plane(column, at)
-            for column, at, fixed in zip(columns.tolist(), least.tolist(), (always | never).tolist(), strict=True)
+            ALWAYS if is_fixed else self._plane(column, at)
+            for column, at, is_fixed in zip(columns.tolist(), least.tolist(), fixed.tolist(), strict=True)
         ]
         return _Bits(np.array(plane), falls ^ always)
+
+    def _read(self, op: Steps) -> Array:
+        """Which bits of a step anything reads: tables read some, all else all."""
+        number, ops = next(n for n, other, _ in self.program if other is op), self.program.ops
+        readers = [other for other in ops if number in other.reads]
+        found = np.full(self.program.values[number].size, not all(isinstance(other, LUT) for other in readers))
+        for other in readers:
+            if isinstance(other, LUT):
+                found[other.index] = True
+        return found
 
     def _plane(self, column: int, least: int) -> int:
         """The plane of column >= least, in a chunk whose place for the column is free."""
