@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -72,6 +72,9 @@ class Circuit:
             raise IntegerError("expected a program that counts the bits of truth tables, got none that counts")
         self._sizes, self._arrays = self._laid_out()
         self._circuit = (*self._sizes, *(array.ctypes.data for array in self._arrays))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Circuit, (self.program,)  # addresses are made anew
 
     def run(self, x: Integer[Array, "rows ..."]) -> Int64[Array, "rows classes"]:
         """As `IntegerProgram.run`.
