@@ -3,6 +3,7 @@
 #include "logic.hpp"
 
 #include <bit>
+#include <limits>
 #include <numeric>
 
 #include "loops.hpp"
@@ -14,41 +15,27 @@ typedef std::uint64_t words __attribute__((vector_size(4 * HTAF_LANES)));
 constexpr size_t slices = HTAF_LANES / 2;     // words of 64 rows in a vector
 constexpr size_t block_rows = 64 * slices;
 constexpr int most_counters = 25;             // bits of a count, and a last carry
+constexpr std::int32_t unread = std::numeric_limits<std::int32_t>::min();  // the threshold of a plane that nothing reads
 constexpr size_t few_rows = 8;                // that are quicker one by one
 
-// The bits of 64 values of a row: value i >= threshold i.
+// The bits of 64 values: value i >= threshold i.
 template <class T>
 HTAF_INLINE std::uint64_t reached(const T* x, const T* thresholds) {
     std::uint64_t found = 0;
 #if defined(__AVX512F__)
     if constexpr (sizeof(T) == 1) return _mm512_cmpge_epu8_mask(_mm512_loadu_si512(x), _mm512_loadu_si512(thresholds));
     for (int i = 0; i < 64; i += 16) {
-        std::uint64_t some;
-        if constexpr (std::is_same_v<T, float>)
-            some = _mm512_cmp_ps_mask(_mm512_loadu_ps(x + i), _mm512_loadu_ps(thresholds + i), _CMP_GE_OQ);
-        else some = _mm512_cmpge_epi32_mask(_mm512_loadu_si512(x + i), _mm512_loadu_si512(thresholds + i));
+        std::uint64_t some = _mm512_cmpge_epi32_mask(_mm512_loadu_si512(x + i), _mm512_loadu_si512(thresholds + i));
         found |= some << i;
     }
 #elif defined(__AVX2__)
-    if constexpr (sizeof(T) == 1) {
-        for (int i = 0; i < 64; i += 32) {
-            __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i));
-            __m256i t = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(thresholds + i));
-            std::uint32_t some = _mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_max_epu8(v, t), v));
-            found |= static_cast<std::uint64_t>(some) << i;
-        }
-        return found;
-    }
-    for (int i = 0; i < 64; i += 8) {
-        std::uint64_t some;
-        if constexpr (std::is_same_v<T, float>)
-            some = _mm256_movemask_ps(_mm256_cmp_ps(_mm256_loadu_ps(x + i), _mm256_loadu_ps(thresholds + i), _CMP_GE_OQ));
-        else {
-            __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i));
-            __m256i t = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(thresholds + i));
-            some = ~_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(t, v))) & 255;
-        }
-        found |= some << i;
+    for (int i = 0; i < 64; i += 32 / sizeof(T)) {
+        __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i));
+        __m256i t = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(thresholds + i));
+        std::uint32_t some;
+        if constexpr (sizeof(T) == 1) some = _mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_max_epu8(v, t), v));
+        else some = ~_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(t, v))) & 255;
+        found |= static_cast<std::uint64_t>(some) << i;
     }
 #else
     for (int i = 0; i < 64; ++i) found |= static_cast<std::uint64_t>(x[i] >= thresholds[i]) << i;
@@ -172,15 +159,15 @@ std::uint64_t reached_at_end(const Circuit& c, const T* row, size_t chunk) {
     return reached(some, static_cast<const T*>(c.thresholds) + 64 * chunk);
 }
 
-// Planes of thresholds of the rows of a block: row r is bit r / slices of word r % slices of a plane. left: values of x.
-template <class T>
-void compare(const Circuit& c, const T* x, size_t rows, size_t left, words* planes) {
-    const T* thresholds = static_cast<const T*>(c.thresholds);
+// Planes of thresholds of the rows of a block: row r is bit r / slices of word r % slices of each. left: values of x.
+// Of pixels, a row's 64 at once, and then the bits turned.
+void compare(const Circuit& c, const std::uint8_t* x, size_t rows, size_t left, words* planes) {
+    const auto* thresholds = static_cast<const std::uint8_t*>(c.thresholds);
     size_t whole = left < 64 ? 0 : std::min((left - 63) / c.columns, rows);  // rows with 63 values behind each
     auto* to = reinterpret_cast<std::uint64_t*>(planes);
     for (size_t first = 0; first < whole; first += slices)  // a line of the cache of each chunk
         for (size_t chunk = 0; chunk < c.chunks; ++chunk) {
-            const T* at = x + first * c.columns + c.first[chunk];
+            const std::uint8_t* at = x + first * c.columns + c.first[chunk];
             size_t some = std::min(slices, whole - first);
             for (size_t i = 0; i < some; ++i)
                 to[chunk * block_rows + first + i] = reached(at + i * c.columns, thresholds + 64 * chunk);
@@ -189,6 +176,26 @@ void compare(const Circuit& c, const T* x, size_t rows, size_t left, words* plan
         for (size_t r = whole; r < rows; ++r) to[chunk * block_rows + r] = reached_at_end(c, x + r * c.columns, chunk);
         std::fill(to + chunk * block_rows + rows, to + (chunk + 1) * block_rows, 0);
         turn(planes + 64 * chunk);
+    }
+}
+
+// Of columns, which have several thresholds each, 64 rows at once.
+void compare(const Circuit& c, const std::int32_t* x, size_t rows, size_t, words* planes) {
+    constexpr size_t some = 8;  // columns, so that their values stay in the first cache
+    std::int32_t values[some][block_rows] = {}, same[64];
+    for (size_t column = 0; column < c.columns; ++column) {
+        if (column % some == 0)
+            for (size_t r = 0; r < rows; ++r)
+                for (size_t i = 0; i < std::min(some, c.columns - column); ++i)
+                    values[i][r % slices * 64 + r / slices] = x[r * c.columns + column + i];
+        for (size_t chunk = 0; chunk < c.chunks; ++chunk) {
+            size_t place = column - static_cast<size_t>(c.first[chunk]);  // none if it is beyond
+            const auto* thresholds = static_cast<const std::int32_t*>(c.thresholds) + 64 * chunk;
+            if (place >= 64 || thresholds[place] == unread) continue;
+            std::fill_n(same, 64, thresholds[place]);
+            words& plane = planes[64 * chunk + place];
+            for (size_t slice = 0; slice < slices; ++slice) plane[slice] = reached(values[column % some] + 64 * slice, same);
+        }
     }
 }
 
@@ -205,6 +212,15 @@ void write_counts(const Circuit& c, const words* made, std::int64_t* counts, siz
         for (size_t r = 0; r < rows; ++r)
             for (size_t g = 0; g < some; ++g)
                 counts[r * c.groups + first + g] = static_cast<std::int64_t>(of[r] >> g * width & mask);
+    }
+}
+
+// The group of each row with the greatest count, the first of several.
+void greatest(const std::int64_t* counts, size_t rows, size_t groups, std::int64_t* best) {
+    for (size_t r = 0; r < rows; ++r, counts += groups) {
+        std::int64_t most = 0, others = std::int64_t{1} << 32;  // counts above, the groups that are left below: no branches
+        for (size_t g = 0; g < groups; ++g) most = std::max(most, counts[g] * others + static_cast<std::int64_t>(groups - g));
+        best[r] = static_cast<std::int64_t>(groups) - most % others;
     }
 }
 
@@ -237,26 +253,29 @@ void run_row(const Circuit& c, const T* x, std::int64_t* counts, std::uint8_t* o
 }
 
 template <class T>
-void run_all(const Circuit& c, const T* x, std::int64_t* counts, size_t rows, int threads) {
+void run_all(const Circuit& c, const T* x, std::int64_t* counts, std::int64_t* best, size_t rows, int threads) {
     if (rows <= few_rows) {
         Buffer<std::uint8_t> on(64 * c.chunks + c.tables);
         for (size_t r = 0; r < rows; ++r) run_row(c, x + r * c.columns, counts + r * c.groups, &on[0]);
+        if (best) greatest(counts, rows, c.groups, best);
         return;
     }
     parallel(blocks(rows, block_rows), threads, [&](size_t begin, size_t end) {
         Buffer<std::uint8_t> held((64 * c.chunks + c.tables + 1) * sizeof(words));
         auto first = (reinterpret_cast<std::uintptr_t>(&held[0]) + sizeof(words) - 1) / sizeof(words) * sizeof(words);
-        for (size_t from = begin * block_rows; from < std::min(rows, end * block_rows); from += block_rows)
-            run_block(c, x + from * c.columns, counts + from * c.groups, std::min(block_rows, rows - from),
-                      (rows - from) * c.columns, reinterpret_cast<words*>(first));
+        for (size_t from = begin * block_rows; from < std::min(rows, end * block_rows); from += block_rows) {
+            size_t some = std::min(block_rows, rows - from);
+            std::int64_t* to = counts + from * c.groups;
+            run_block(c, x + from * c.columns, to, some, (rows - from) * c.columns, reinterpret_cast<words*>(first));
+            if (best) greatest(to, some, c.groups, best + from);
+        }
     });
 }
 
-void run(const Circuit& c, const void* x, std::int64_t* counts, size_t rows, int threads) {
+void run(const Circuit& c, const void* x, std::int64_t* counts, std::int64_t* best, size_t rows, int threads) {
     switch (c.type) {
-        case Column::uint8: return run_all(c, static_cast<const std::uint8_t*>(x), counts, rows, threads);
-        case Column::int32: return run_all(c, static_cast<const std::int32_t*>(x), counts, rows, threads);
-        case Column::float32: return run_all(c, static_cast<const float*>(x), counts, rows, threads);
+        case Column::uint8: return run_all(c, static_cast<const std::uint8_t*>(x), counts, best, rows, threads);
+        case Column::int32: return run_all(c, static_cast<const std::int32_t*>(x), counts, best, rows, threads);
     }
 }
 

@@ -84,6 +84,21 @@ class Circuit:
         Raises:
             IntegerError: another shape, dtype or range.
         """
+        values = {self._counted: self._counts(x)}
+        for number, op in enumerate(self.program.ops[self._counted :], self._counted + 1):
+            values[number] = op.run(*(values[place] for place in op.reads))
+        return values[self.program.output]
+
+    def classes(self, x: Integer[Array, "rows ..."]) -> Int64[Array, " rows"]:
+        """The place of each row's greatest output, the first of several; raises as `run`."""
+        if self.program.output != self._counted:
+            return self.run(x).argmax(1)
+        best = np.empty(len(x), np.int64)
+        self._counts(x, best.ctypes.data)
+        return best
+
+    def _counts(self, x: Array, best: int = 0) -> Int64[Array, "rows groups"]:
+        """The counts; best: an address for the place of the greatest of each row."""
         given = self.program.input
         if x.dtype.kind not in "iub" or x.shape[1:] != given.shape:
             raise IntegerError(f"expected integers [rows, {given.shape}], got {x.dtype} {list(x.shape)}")
@@ -92,11 +107,8 @@ class Circuit:
         rows = np.ascontiguousarray(x.reshape(len(x), self.program.values[0].size), self._kind)
         counts = np.empty((len(rows), self._groups), np.int64)
         threads = torch.get_num_threads()
-        native.extension().circuit(self._circuit, rows.ctypes.data, counts.ctypes.data, len(rows), threads)
-        values = {self._counted: counts}
-        for number, op in enumerate(self.program.ops[self._counted :], self._counted + 1):
-            values[number] = op.run(*(values[place] for place in op.reads))
-        return values[self.program.output]
+        native.extension().circuit(self._circuit, rows.ctypes.data, counts.ctypes.data, best, len(rows), threads)
+        return counts
 
     def _laid_out(self) -> tuple[tuple[int, ...], tuple[Array, ...]]:
         """The circuit as csrc/logic.hpp takes it."""
@@ -167,7 +179,7 @@ class Circuit:
             if level == len(chunks):
                 chunks.append(len(self._first))
                 self._first.append(first)
-                self._thresholds.append(np.full(CHUNK, np.iinfo(self._kind).max))
+                self._thresholds.append(np.full(CHUNK, np.iinfo(self._kind).min))
             self._levels[column] += 1
             self._thresholds[chunks[level]][column - first] = least
             self._planes[column, least] = chunks[level] * CHUNK + column - first
