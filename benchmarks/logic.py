@@ -2,12 +2,12 @@
 
     python benchmarks/logic.py speed [--rows 10000] [--trees 60] [--rounds 15] [--json FILE] [--no-test]
 
-It needs `pip install openvino lightgbm`, and lleaves for compiled trees; what is missing is left out, with a line. Bytes
-of MNIST's test images, or integer columns, in and classes out. Circuits have random connections and tables, which take
-the same time as trained ones, or longer. The int8 network has random weights and activations of 0 to 255 by
+It needs `pip install openvino lightgbm`, and lleaves for compiled trees; what is missing is left out, with a line.
+Bytes of MNIST's test images, or integer columns, in and classes out. Circuits have random connections and tables, which
+take the same time as trained ones, or longer. The int8 network has random weights and activations of 0 to 255 by
 FakeQuantize, which OpenVINO runs in int8; its batch is the fastest of `BATCHES`. LightGBM is trained on 10,000 images,
-and on random labels of columns; its accuracy is printed. A ratio is the median over the rounds of time / time of the circuit
-in the same round, with its quartiles.
+whose accuracy is printed, and on noisy labels of columns. A ratio is the median over the rounds of time / time of the
+circuit in the same round, with its quartiles.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ def circuit(luts: int, columns: int = 0) -> Circuit:
     """Random tables: on a threshold a pixel, or on 15 of each column."""
     rng = np.random.default_rng(0)
     if columns:
-        given, first = Input("columns", (columns,), -8192, 8192, 10), Take("x", 0, np.repeat(np.arange(columns), LEVELS))
+        given, first = (
+            Input("columns", (columns,), -8192, 8192, 10),
+            Take("x", 0, np.repeat(np.arange(columns), LEVELS)),
+        )
         thresholds = rng.integers(-8000, 8000, (columns * LEVELS, 1))
     else:
         given, first = Input("pixels", (1, 28, 28)), View("x", 0, (PIXELS,))
@@ -115,7 +118,9 @@ def boosted(x: np.ndarray, y: np.ndarray, rounds: int, folder: Path) -> dict[str
     return found
 
 
-def timed(title: str, base: Callable[[np.ndarray], Any], others: dict[str, Any], x: np.ndarray, rounds: int) -> list[Any]:
+def timed(
+    title: str, base: Callable[[np.ndarray], Any], others: dict[str, Any], x: np.ndarray, rounds: int
+) -> list[Any]:
     """Rows of the table. others: by name what runs all of x, or a function of rows, which gets a tenth of them."""
     some = x.reshape(len(x), -1)[: max(len(x) // 10, 1)]
     sides: dict[str, tuple[Run, int]] = {"circuit": (partial(base, x), len(x))}
@@ -137,7 +142,9 @@ def speed(rows: int, trees: int, rounds: int, folder: Path) -> list[dict[str, An
     data, found = load("mnist"), []
     x = data.test.batch(torch.arange(min(rows, len(data.test)))).numpy()
     some = torch.arange(LEARNED)
-    fitted = boosted(data.train.batch(some).numpy().reshape(LEARNED, -1), data.train.targets(some).numpy(), trees, folder)
+    fitted = boosted(
+        data.train.batch(some).numpy().reshape(LEARNED, -1), data.train.targets(some).numpy(), trees, folder
+    )
     if fitted:
         labels = data.test.targets(torch.arange(1000)).numpy()
         right = (fitted["LightGBM"](x[:1000].reshape(1000, -1).astype(np.float32)) == labels).mean()
