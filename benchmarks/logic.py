@@ -2,7 +2,7 @@
 
     python benchmarks/logic.py speed [--rows 10000] [--trees 60] [--rounds 15] [--json FILE] [--no-test]
 
-It needs `pip install openvino lightgbm`, and lleaves for compiled trees; what is missing is left out, with a line.
+It needs `pip install openvino lightgbm`; what is missing is left out, with a line.
 Bytes of MNIST's test images, or integer columns, in and classes out. Circuits have random connections and tables, which
 take the same time as trained ones, or longer. The int8 network has random weights and activations of 0 to 255 by
 FakeQuantize, which OpenVINO runs in int8; its batch is the fastest of `BATCHES`. LightGBM is trained on 10,000 images,
@@ -16,10 +16,8 @@ import os
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
-import tempfile
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import measuring
@@ -97,25 +95,15 @@ def _int8(batch: int, inputs: int, hidden: int) -> Any:
     return ov.Model([o.topk(y, o.constant(np.int64(1)), 1, "max", "none").output(1)], [x])
 
 
-def boosted(x: np.ndarray, y: np.ndarray, rounds: int, folder: Path) -> dict[str, Callable[[np.ndarray], Any]]:
-    """Classes by trees fitted on rows: by LightGBM itself, and compiled by lleaves."""
+def boosted(x: np.ndarray, y: np.ndarray, rounds: int) -> dict[str, Callable[[np.ndarray], Any]]:
+    """Classes by LightGBM's trees, fitted on rows."""
     try:
         import lightgbm
     except ImportError:
         return print("LightGBM is not installed") or {}
     data = lightgbm.Dataset(x.astype(np.float32), y)
     booster = lightgbm.train({**TREES, "objective": "multiclass", "num_class": CLASSES}, data, rounds)
-    found: dict[str, Callable[[np.ndarray], Any]] = {"LightGBM": lambda rows: booster.predict(rows).argmax(1)}
-    try:
-        import lleaves
-
-        booster.save_model(folder / "trees.txt")
-        model = lleaves.Model(str(folder / "trees.txt"))
-        model.compile()
-        found["LightGBM by lleaves"] = lambda rows: model.predict(rows.astype(np.float64), n_jobs=1).argmax(1)
-    except ImportError:
-        print("lleaves is not installed")
-    return found
+    return {"LightGBM": lambda rows: booster.predict(rows).argmax(1)}
 
 
 def timed(
@@ -138,15 +126,13 @@ def timed(
     return found
 
 
-def speed(rows: int, trees: int, rounds: int, folder: Path) -> list[dict[str, Any]]:
+def speed(rows: int, trees: int, rounds: int) -> list[dict[str, Any]]:
     data, found = load("mnist"), []
     x = data.test.batch(torch.arange(min(rows, len(data.test)))).numpy()
     some = torch.arange(LEARNED)
-    fitted = boosted(
-        data.train.batch(some).numpy().reshape(LEARNED, -1), data.train.targets(some).numpy(), trees, folder
-    )
+    fitted = boosted(data.train.batch(some).numpy().reshape(LEARNED, -1), data.train.labels[some].numpy(), trees)
     if fitted:
-        labels = data.test.targets(torch.arange(1000)).numpy()
+        labels = data.test.labels[:1000].numpy()
         right = (fitted["LightGBM"](x[:1000].reshape(1000, -1).astype(np.float32)) == labels).mean()
         print(f"LightGBM, {trees} rounds on {LEARNED:,} images: {right:.1%} of 1,000 test images")
     fitted = {name: lambda rows, run=run: run(rows.astype(np.float32)) for name, run in fitted.items()}
@@ -159,7 +145,7 @@ def speed(rows: int, trees: int, rounds: int, folder: Path) -> list[dict[str, An
     for columns in (20, 200):
         made, table = circuit(TABLES, columns), rng.integers(-8192, 8192, (rows, columns)).astype(np.int32)
         labels = (table[:, :CLASSES] + 2000 * rng.standard_normal((rows, CLASSES))).argmax(1)
-        peers = boosted(table[:LEARNED], labels[:LEARNED], trees, folder)
+        peers = boosted(table[:LEARNED], labels[:LEARNED], trees)
         for given in (table, table[:1]):
             found += timed(f"{columns} columns, {TABLES} LUTs", made.classes, peers, given, rounds)
     return found
@@ -170,8 +156,7 @@ def main() -> None:
     parser.add_argument("what", choices=("speed",), help="what is measured")
     arguments = measuring.begin(parser, "integer/test_circuit.py")
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        found = speed(arguments.rows[0], arguments.trees[0], arguments.rounds, Path(folder))
+    found = speed(arguments.rows[0], arguments.trees[0], arguments.rounds)
     cells = [
         (row["task"], f"{row['rows']:,}", row["side"], f"{row['ns']:,.0f}", str(measuring.Spread(**row["ratio"])))
         for row in found
