@@ -60,7 +60,7 @@ def circuit(luts: int, columns: int = 0) -> Circuit:
 def relu(inputs: int, hidden: int, x: np.ndarray) -> Run | None:
     """Classes of bytes by an int8 network of ReLU in OpenVINO; None where it is not installed."""
     try:
-        import openvino as ov
+        import openvino as ov  # pyright: ignore[reportMissingImports]
     except ImportError:
         return print("OpenVINO is not installed")
     options = {"INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"}
@@ -81,8 +81,8 @@ def relu(inputs: int, hidden: int, x: np.ndarray) -> Run | None:
 
 
 def _int8(batch: int, inputs: int, hidden: int) -> Any:
-    import openvino as ov
-    from openvino import opset13 as o
+    import openvino as ov  # pyright: ignore[reportMissingImports]
+    from openvino import opset13 as o  # pyright: ignore[reportMissingImports]
 
     rng = np.random.default_rng(0)
     x = o.parameter([batch, inputs], np.uint8)
@@ -98,7 +98,7 @@ def _int8(batch: int, inputs: int, hidden: int) -> Any:
 def boosted(x: np.ndarray, y: np.ndarray, rounds: int) -> dict[str, Callable[[np.ndarray], Any]]:
     """Classes by LightGBM's trees, fitted on rows."""
     try:
-        import lightgbm
+        import lightgbm  # pyright: ignore[reportMissingImports]
     except ImportError:
         return print("LightGBM is not installed") or {}
     data = lightgbm.Dataset(x.astype(np.float32), y)
