@@ -123,12 +123,13 @@ NB_MODULE(_native, m) {
     // type; columns, chunks, tables, groups, size of one; first, thresholds, inputs, entries
     using Circuits = std::tuple<int, std::size_t, std::size_t, std::size_t, std::size_t, std::size_t, std::uintptr_t,
                                 std::uintptr_t, std::uintptr_t, std::uintptr_t>;
-    m.def("circuit", [](const Circuits& c, std::uintptr_t x, std::uintptr_t counts, std::size_t rows, int threads) {
+    m.def("circuit", [](const Circuits& c, std::uintptr_t x, std::uintptr_t counts, std::uintptr_t best, std::size_t rows,
+                        int threads) {
         nb::gil_scoped_release unlocked;
         auto [type, columns, chunks, tables, groups, size, first, thresholds, inputs, entries] = c;
         Circuit made{Column(type), columns, chunks, tables, groups, size, at<const std::int32_t>(first),
                      at(thresholds), at<const std::int32_t>(inputs), at<const std::uint64_t>(entries)};
-        for_packed(chosen())->logic->run(made, at(x), at<std::int32_t>(counts), rows, threads);
+        for_packed(chosen())->logic->run(made, at(x), at<std::int64_t>(counts), at<std::int64_t>(best), rows, threads);
     });
     m.def("lookup_backward", [](std::uintptr_t g, std::uintptr_t x, std::uintptr_t entries, std::uintptr_t gx,
                                 std::uintptr_t ge, std::size_t rows, std::size_t tables, int inputs, int threads) {

@@ -16,19 +16,20 @@ void lookup_backward(const float* g, const float* x, const float* entries, float
 // A circuit: thresholds of columns, tables of six inputs, and how many tables of each group give 1.
 // The planes that tables read: 64 a chunk of columns, in the order of the chunks, then one a table. A chunk is 64 columns from
 // `first`, and what they are compared with; of the last columns fewer than 64, and the thresholds are there all the same.
-enum class Column : int { uint8 = 0, int32 = 1, float32 = 2 };
+enum class Column : int { uint8 = 0, int32 = 1 };
 struct Circuit {
     Column type;
     std::size_t columns, chunks, tables, groups, size;  // of a group; the last groups x size tables are counted
     const std::int32_t* first;                          // [chunks]
-    const void* thresholds;                             // [chunks, 64], of the columns' type
+    const void* thresholds;                             // [chunks, 64], of the columns' type; the least one: not read
     const std::int32_t* inputs;                         // [tables, 6]: planes before the table's own
     const std::uint64_t* entries;                       // [tables]: bit a is the entry at address a
 };
 
 struct LogicKernels {
-    // counts [rows, groups] of x [rows, columns]; a plane is 1 where x >= threshold
-    void (*run)(const Circuit&, const void* x, std::int32_t* counts, std::size_t rows, int threads);
+    // counts [rows, groups] of x [rows, columns]; a plane is 1 where x >= threshold. best [rows], if any: the first of the
+    // greatest counts
+    void (*run)(const Circuit&, const void* x, std::int64_t* counts, std::int64_t* best, std::size_t rows, int threads);
 };
 
 }  // namespace htaf

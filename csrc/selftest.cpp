@@ -18,6 +18,7 @@
 #include "kernels.hpp"
 #include "floats.hpp"
 #include "integers.hpp"
+#include "logic.hpp"
 #include "maps.hpp"
 #include "parallel.hpp"
 #include "processor.hpp"
@@ -175,6 +176,8 @@ struct Checks {
     void columns(std::size_t rows, std::size_t inputs, std::size_t outputs);
     void packed_spikes(std::size_t pixels, std::size_t channels, bool soft, bool scaled);
     void means(std::size_t channels, std::size_t outputs);
+    template <class T>
+    void circuit(Column, std::size_t rows, std::size_t columns);
     void neurons(const Format&, Fire, std::size_t n, bool soft, bool carried);
 };
 
@@ -785,6 +788,40 @@ void Checks::means(std::size_t channels, std::size_t outputs) {
     must(good, "linear layer over means of " + std::to_string(channels) + " channels");
 }
 
+template <class T>
+void Checks::circuit(Column type, std::size_t rows, std::size_t columns) {
+    const std::size_t chunks = (columns + 63) / 64, tables = 30, groups = 3, size = 7;
+    std::mt19937_64 random(6);
+    std::vector<T> x(rows * columns), thresholds(64 * chunks);
+    std::vector<std::int32_t> first(chunks), inputs(6 * tables);
+    std::vector<std::uint64_t> entries(tables);
+    for (std::vector<T>* some : {&x, &thresholds})
+        for (T& v : *some) v = static_cast<T>(1 + random() % 250);
+    for (std::size_t chunk = 0; chunk < chunks; ++chunk) first[chunk] = static_cast<std::int32_t>(64 * chunk);
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        std::size_t read = random() % (columns + i / 6);
+        inputs[i] = static_cast<std::int32_t>(read < columns ? read : 64 * chunks + read - columns);
+    }
+    for (auto& e : entries) e = random();
+    std::vector<std::int64_t> counts(rows * groups), best(rows);
+    Circuit c{type, columns, chunks, tables, groups, size, first.data(), thresholds.data(), inputs.data(), entries.data()};
+    for_packed(&k)->logic->run(c, x.data(), counts.data(), best.data(), rows, 2);
+    bool good = true;
+    for (std::size_t r = 0; r < rows; ++r) {
+        std::vector<std::int64_t> on(64 * chunks), found(groups);
+        for (std::size_t i = 0; i < columns; ++i) on[i] = x[r * columns + i] >= thresholds[i];
+        for (std::size_t t = 0; t < tables; ++t) {
+            std::int64_t address = 0;
+            for (int i = 0; i < 6; ++i) address |= on[inputs[6 * t + i]] << i;
+            on.push_back(entries[t] >> address & 1);
+        }
+        for (std::size_t i = 0; i < groups * size; ++i) found[i / size] += on[on.size() - groups * size + i];
+        for (std::size_t g = 0; g < groups; ++g) good = good && counts[r * groups + g] == found[g];
+        good = good && best[r] == std::max_element(found.begin(), found.end()) - found.begin();
+    }
+    must(good, "circuit of " + std::to_string(columns) + " columns, " + std::to_string(rows) + " rows");
+}
+
 void Checks::packed_spikes(std::size_t pixels, std::size_t channels, bool soft, bool scaled) {
     const std::size_t steps = 3, n = pixels * channels, words = (channels + 63) / 64, stride = n + 5;
     std::vector<float> x = eighths((steps - 1) * stride + n, 12), scale(channels, 2), shift(channels, 0.25f);
@@ -971,6 +1008,11 @@ void Checks::neurons(const Format& f, Fire fire, std::size_t n, bool soft, bool 
 }
 
 void Checks::everything() {
+    for (std::size_t rows : {1, 9, 511, 513, 1100})
+        for (std::size_t columns : {3, 64, 70}) {
+            circuit<std::uint8_t>(Column::uint8, rows, columns);
+            circuit<std::int32_t>(Column::int32, rows, columns);
+        }
     for (std::size_t channels : {1, 7, 63, 64, 70, 200}) {
         for (std::size_t pixels : {1, 5, 90}) maps(pixels, channels);
         pools({2, 7, 9, channels, channels, {3, 2}, {2, 1}, {1, 1}, {1, 2}, 1});

@@ -224,6 +224,8 @@ def _write(what: Any, folder: Path) -> Any:
     """Write into a new folder what is to be shared, as its kind writes it; gives what the card is made from."""
     from htaf.concepts.embeddings import ConceptBottleneck
     from htaf.data import image_sets, named
+    from htaf.program.integer import files
+    from htaf.program.integer.model import IntegerModel
     from htaf.training.runs import PackedRun, Run
 
     if isinstance(what, str | PathLike):
@@ -247,7 +249,11 @@ def _write(what: Any, folder: Path) -> Any:
     elif isinstance(what, ConceptBottleneck):
         what.save(folder)
     elif isinstance(what, PackedRun | packed.PackedModel):
-        packed.save(what.model if isinstance(what, PackedRun) else what, folder / PACKED)
+        model = what.model if isinstance(what, PackedRun) else what
+        if isinstance(model, IntegerModel):
+            files.save(model.program, folder / PACKED)
+        else:
+            packed.save(model, folder / PACKED)
     else:
         raise SharingError(f"expected what htaf wrote, or a folder or file of it, got {type(what).__name__}")
     return what
@@ -344,7 +350,9 @@ def _run_or_estimator(folder: Path, method: StepFactory | None) -> Any:
 
 
 def _packed(file: Path) -> Any:
-    model = packed.load(file)
+    from htaf.program.integer.model import load
+
+    model = load(file)
     if "run" not in model.extra:
         return model
     from htaf.training.runs.packed import as_run

@@ -28,6 +28,7 @@ def test_a_circuit_gives_the_programs_integers(kind: str, seed: int, rows: int) 
         for name in SETS:
             native.extension().use_instruction_set(name)
             assert np.array_equal(Circuit(program).run(x), program.run(x)), name
+            assert np.array_equal(Circuit(program).classes(x), program.run(x).argmax(1)), name
     finally:
         native.extension().use_instruction_set(before)
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import htaf
 from htaf.data import tabular
 from htaf.data.image_sets import load
-from htaf.data.images import ImagePreprocessor, Images
+from htaf.data.images import ImagePreprocessor, Images, pixel_table
 from htaf.models.mlp import MLP
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.whitened import WhitenedConvNet
@@ -33,7 +33,7 @@ from htaf.program.packed.graph import Traced, trace
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
 from htaf.training.runs import Run, RunError
-from htaf.training.runs.integer import build_run, pixel_table
+from htaf.training.runs.integer import build_run
 from htaf.transform.grid import columns_grid
 from htaf.transform.spiking.neurons import IF, LIF
 from quick import slow_but

@@ -31,7 +31,7 @@ from world import cases
 
 import htaf
 from htaf.core.functional import heaviside  # noqa: F401  in formulas
-from htaf.data.images import ImagePreprocessor
+from htaf.data.images import ImagePreprocessor, pixel_table
 from htaf.program.integer import execute, files
 from htaf.program.integer.build import columns_input, integer_program
 from htaf.program.integer.c import to_c
@@ -39,7 +39,6 @@ from htaf.program.integer.onnx import to_integer_onnx
 from htaf.program.integer.program import Input, IntegerProgram
 from htaf.program.packed import load, pack, save, trace
 from htaf.program.packed.verification import compare
-from htaf.training.runs.integer import pixel_table
 
 GRAPH_BYTES = 600  # of a file's header for every operator, above which a packed file may not be larger than float32
 

@@ -462,3 +462,9 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
     def targets(self, rows: Int64[Tensor, " b"]) -> Int64[Tensor, " b"]:
         """The labels of these rows, without reading an image."""
         return self.part.labels[rows]
+
+
+def pixel_table(known: ImagePreprocessor) -> Tensor:
+    """Make float32 [channels, 256]: what the network is given for each pixel."""
+    each = torch.arange(256, dtype=torch.uint8).expand(1, known.channels, 1, 256)
+    return known.normalise(each)[0, :, 0]

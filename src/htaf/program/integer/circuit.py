@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -70,7 +70,11 @@ class Circuit:
                 op.expect(moved, "thresholds of columns, truth tables of these and counts", type(op).__name__)
         if not self._counted or program.output < self._counted:
             raise IntegerError("expected a program that counts the bits of truth tables, got none that counts")
-        self._circuit = self._laid_out()
+        self._sizes, self._arrays = self._laid_out()
+        self._circuit = (*self._sizes, *(array.ctypes.data for array in self._arrays))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Circuit, (self.program,)  # addresses are made anew
 
     def run(self, x: Integer[Array, "rows ..."]) -> Int64[Array, "rows classes"]:
         """As `IntegerProgram.run`.
@@ -80,21 +84,31 @@ class Circuit:
         Raises:
             IntegerError: another shape, dtype or range.
         """
+        values = {self._counted: self._counts(x)}
+        for number, op in enumerate(self.program.ops[self._counted :], self._counted + 1):
+            values[number] = op.run(*(values[place] for place in op.reads))
+        return values[self.program.output]
+
+    def classes(self, x: Integer[Array, "rows ..."]) -> Int64[Array, " rows"]:
+        """The place of each row's greatest output, the first of several; raises as `run`."""
+        if self.program.output != self._counted:
+            return self.run(x).argmax(1)
+        best = np.empty(len(x), np.int64)
+        self._counts(x, best.ctypes.data)
+        return best
+
+    def _counts(self, x: Array, best: int = 0) -> Int64[Array, "rows groups"]:
+        """The counts; best: an address for the place of the greatest of each row."""
         given = self.program.input
         if x.dtype.kind not in "iub" or x.shape[1:] != given.shape:
             raise IntegerError(f"expected integers [rows, {given.shape}], got {x.dtype} {list(x.shape)}")
         if x.size and x.dtype != np.uint8 and not (given.low <= int(x.min()) and int(x.max()) <= given.high):
             raise IntegerError(f"expected inputs in [{given.low}, {given.high}], got [{int(x.min())}, {int(x.max())}]")
         rows = np.ascontiguousarray(x.reshape(len(x), self.program.values[0].size), self._kind)
-        counts = np.empty((len(rows), self._groups), np.int32)
-        sizes, arrays = self._circuit
-        circuit = (*sizes, *(array.ctypes.data for array in arrays))
-        native.extension().circuit(circuit, rows.ctypes.data, counts.ctypes.data, len(rows), torch.get_num_threads())
-        values = {self._counted: counts.astype(np.int64)}
-        for number, op, _ in self.program:
-            if number > self._counted:
-                values[number] = op.run(*(values[place] for place in op.reads))
-        return values[self.program.output]
+        counts = np.empty((len(rows), self._groups), np.int64)
+        threads = torch.get_num_threads()
+        native.extension().circuit(self._circuit, rows.ctypes.data, counts.ctypes.data, best, len(rows), threads)
+        return counts
 
     def _laid_out(self) -> tuple[tuple[int, ...], tuple[Array, ...]]:
         """The circuit as csrc/logic.hpp takes it."""
@@ -140,11 +154,22 @@ class Circuit:
             op.expect(bool((np.diff(rises.astype(int), axis=1) >= 0).all()), "steps that rise or fall", "others")
             least = 256 - rises.sum(1)
         always, never = least <= given.low, least > given.high
+        fixed = always | never | ~self._read(op)
         plane = [
-            ALWAYS if fixed else self._plane(column, at)
-            for column, at, fixed in zip(columns.tolist(), least.tolist(), (always | never).tolist(), strict=True)
+            ALWAYS if is_fixed else self._plane(column, at)
+            for column, at, is_fixed in zip(columns.tolist(), least.tolist(), fixed.tolist(), strict=True)
         ]
         return _Bits(np.array(plane), falls ^ always)
+
+    def _read(self, op: Steps) -> Array:
+        """Which bits of a step anything reads: tables read some, all else all."""
+        number, ops = next(n for n, other, _ in self.program if other is op), self.program.ops
+        readers = [other for other in ops if number in other.reads]
+        found = np.full(self.program.values[number].size, not all(isinstance(other, LUT) for other in readers))
+        for other in readers:
+            if isinstance(other, LUT):
+                found[other.index] = True
+        return found
 
     def _plane(self, column: int, least: int) -> int:
         """The plane of column >= least, in a chunk whose place for the column is free."""
@@ -154,7 +179,7 @@ class Circuit:
             if level == len(chunks):
                 chunks.append(len(self._first))
                 self._first.append(first)
-                self._thresholds.append(np.full(CHUNK, np.iinfo(self._kind).max))
+                self._thresholds.append(np.full(CHUNK, np.iinfo(self._kind).min))
             self._levels[column] += 1
             self._thresholds[chunks[level]][column - first] = least
             self._planes[column, least] = chunks[level] * CHUNK + column - first

@@ -9,18 +9,19 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Int64
-from torch import Tensor
 
 from htaf._ground.errors import option
 from htaf.data import dates
 from htaf.data.columns import Column, spelled
-from htaf.data.images import ImagePreprocessor
+from htaf.data.images import ImagePreprocessor, pixel_table
 from htaf.data.preprocess import Preprocessor
 from htaf.program.integer.build import integer_program
+from htaf.program.integer.model import PACKED
 from htaf.program.integer.ops import Array, IntegerError
 from htaf.program.integer.program import Input, IntegerProgram
 from htaf.program.packed.graph import trace
 from htaf.training.runs.folder import HASHED, MODEL, RunError
+from htaf.training.runs.packed import RUN, extra_of
 from htaf.training.runs.run import Run
 
 TEXTS = ("category", "other", "encoded")
@@ -121,7 +122,7 @@ def build_run(run: Run) -> IntegerProgram:
 
     A program of images takes their pixels, as read and resized; one of a table takes prepared columns as integers, see
     `Input.quantised`. about: the run's key, the SHA-256 of its weights, its classes and its target; of a table
-    "columns", how each input is made of raw values, see `inputs_of`.
+    "columns", how each input is made of raw values, see `inputs_of`; "packed", what `open_packed` needs besides.
 
     Raises:
         RunError: a run without steps, or a damaged one.
@@ -152,10 +153,5 @@ def build_run(run: Run) -> IntegerProgram:
         about["target"] = {"task": target.task, "name": target.name} | {key: getattr(target, key) for key in kept}
         about["columns"] = inputs_of(known, program.input)
     about |= {"run": run.record["key"], HASHED[MODEL]: run.record[HASHED[MODEL]], "classes": [*map(str, classes)]}
+    about |= {PACKED: extra_of(run)[RUN]}
     return IntegerProgram(program.input, program.ops, program.output, program.unit, {**program.about, **about})
-
-
-def pixel_table(known: ImagePreprocessor) -> Tensor:
-    """Make float32 [channels, 256]: what the network is given for each pixel."""
-    each = torch.arange(256, dtype=torch.uint8).expand(1, known.channels, 1, 256)
-    return known.normalise(each)[0, :, 0]

@@ -16,14 +16,16 @@ from torch import Tensor, nn
 
 from htaf.data.notes import Note, warn_unlike
 from htaf.data.reading import Frame
-from htaf.data.targets import relabelled
+from htaf.data.targets import labels_of, relabelled
 from htaf.program import packed
+from htaf.program.integer.model import IntegerModel, load
 from htaf.training.runs.predictions import of_images, of_rows
 
 if TYPE_CHECKING:
     from htaf.data.images import ImagePreprocessor
     from htaf.data.preprocess import Preprocessor
     from htaf.program.packed import PackedModel
+    from htaf.training.runs.run import Run
 
 RUN = "run"  # of a packed file's `extra`
 KEYS = ("images", "preprocessing", "about")
@@ -40,12 +42,20 @@ def run_extra(*, images: bool, preprocessing: dict[str, Any], about: dict[str, A
     return {RUN: {"images": images, "preprocessing": preprocessing, "about": about}}
 
 
+def extra_of(run: Run, **more: Any) -> dict[str, Any]:
+    """`run_extra` of a run; more: what else is to be told of it."""
+    names = ("key", "model_sha256", "headline", "metrics", "seed", "data")
+    about = {name: run.record[name] for name in names if name in run.record}
+    about |= {"labels": labels_of(run.record), **more}
+    return run_extra(images=run.takes_images, preprocessing=run.preprocessor().to_json(), about=about)
+
+
 @dataclass(frozen=True)
 class PackedRun:
     """A packed network with its preprocessing, read by `open_packed`; it predicts as `htaf.runs.Run` does."""
 
     path: Path
-    model: PackedModel
+    model: PackedModel | IntegerModel
     takes_images: bool
     preprocessing: dict[str, Any]
     about: dict[str, Any]
@@ -106,7 +116,7 @@ class PackedRun:
 class _Bits(nn.Module):
     """A packed model that keeps the bits of its last step, call by call."""
 
-    def __init__(self, model: PackedModel) -> None:
+    def __init__(self, model: PackedModel | IntegerModel) -> None:
         super().__init__()
         self.model, self.bits = model, list[str]()
 
@@ -122,16 +132,17 @@ class _Bits(nn.Module):
 
 
 def open_packed(path: str | Path) -> PackedRun:
-    """Read a file of `htaf pack`.
+    """Read a file of `htaf pack`, or of `htaf export --to integer`.
 
     Raises:
         PackedError: no packed file, a damaged one, or one that was saved without a run's preprocessing.
+        IntegerError: a damaged integer program.
     """
     path = Path(path)
-    return as_run(packed.load(path), path)
+    return as_run(load(path), path)
 
 
-def as_run(model: PackedModel, path: Path) -> PackedRun:
+def as_run(model: PackedModel | IntegerModel, path: Path) -> PackedRun:
     """The run of a packed model that was loaded from a file of `htaf pack`; raises as `open_packed`."""
     run = model.extra.get(RUN)
     if not isinstance(run, dict) or set(run) != set(KEYS) or type(run["images"]) is not bool:
@@ -140,6 +151,11 @@ def as_run(model: PackedModel, path: Path) -> PackedRun:
         )
     if not isinstance(run["preprocessing"], dict) or not isinstance(run["about"], dict):
         raise packed.PackedError(f"{path}: expected objects for preprocessing and about, got others")
-    if model.program.outputs.keys() != {"v"}:
+    if isinstance(model, IntegerModel):
+        if run["images"]:
+            from htaf.data.images import ImagePreprocessor, pixel_table
+
+            model = IntegerModel(model.program, pixel_table(ImagePreprocessor.from_json(run["preprocessing"])))
+    elif model.program.outputs.keys() != {"v"}:
         raise packed.PackedError(f"{path}: expected a network with one output, got {list(model.program.outputs)}")
     return PackedRun(path, model, run["images"], run["preprocessing"], run["about"])

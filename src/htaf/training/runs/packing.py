@@ -26,16 +26,19 @@ from htaf.data.targets import labels_of
 from htaf.models.logic import LUTLayer
 from htaf.models.mlp import Thermometer
 from htaf.program import packed
+from htaf.program.integer import files
+from htaf.program.integer.model import IntegerModel
+from htaf.program.packed import Report, Row, Verification
 from htaf.training.runs.data import raw_part, rows_are_known
 from htaf.training.runs.folder import MODEL, RunError
-from htaf.training.runs.packed import run_extra
+from htaf.training.runs.integer import build_run
+from htaf.training.runs.packed import as_run, extra_of
 from htaf.training.runs.predictions import Agreement, agreement
 from htaf.training.runs.run import Run
 
 if TYPE_CHECKING:
     from htaf.data.columns import Target
     from htaf.data.parts import Data
-    from htaf.program.packed import Report, Verification
     from htaf.training.runs.data import PartName, Place, RunPart
 
 TIE = 1e-6  # of the largest pre-activation of a layer: float32 sums differ by less in another order
@@ -99,8 +102,8 @@ def pack_run(
 ) -> PackedFile:
     """Pack the exact network of a run into a file, with the run's preprocessing: bits instead of floats.
 
-    The network is packed by training rows. Its predictions on a part, and the bits of every layer on some of it, are
-    compared with those of the run's exact network before anything is written.
+    A network of truth tables is packed as its integer program, another one by training rows. Its predictions on a part,
+    and of layers the bits on some of it, are compared with those of the run's exact network before anything is written.
 
     Args:
         run: from `htaf.runs.open_run`; not of method relu.
@@ -124,6 +127,8 @@ def pack_run(
     with to_write(run, out, data, differing) as path:
         rows, training = parts_of(run, data, data_dir, part)
         model = run.model()
+        if run.record["model"]["kind"] == "logic":
+            return _pack_program(run, path, rows, part, progress)
         example = _some(training, 64)
         traced = packed.trace(model, example, progress=progress)
         made = packed.pack(traced, example, progress=progress)
@@ -137,8 +142,21 @@ def pack_run(
                 f"explains another, got:\n{layers}\nnothing is written"
             )
         path.parent.mkdir(parents=True, exist_ok=True)
-        packed.save(made, path, extra=_extra(run, found, part))
+        packed.save(made, path, extra=extra_of(run, checked=_checked(found, part)))
         return PackedFile(path, *_sizes(run, path), part, found, made.report, layers, len(compared))
+
+
+def _pack_program(run: Run, path: Path, rows: RunPart, part: PartName, progress: bool) -> PackedFile:
+    """Pack a network of truth tables as its integer program, which predicts as the network on all rows."""
+    program = build_run(run)
+    made = as_run(IntegerModel(program), path).model
+    found = _compared(run.model(), made, rows, progress)
+    _expect_equal(found, 0, part)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.save(program, path)
+    report = Report(tuple(Row(op.name, "", type(op).__name__, "packed: integers") for op in program.ops), 0, 0)
+    layers = Verification((), found.difference, 0.0, found.difference, found.rows, found.predictions)
+    return PackedFile(path, *_sizes(run, path), part, found, report, layers, found.rows)
 
 
 def export_run(
@@ -339,16 +357,6 @@ def _expect_equal(found: Agreement, differing: int | None, part: str, *, ties: i
             f"got {wrong} others of {found.rows} {part} rows "
             f"(outputs differ by {found.difference:.1e} of the largest): nothing is written"
         )
-
-
-def _extra(run: Run, found: Agreement, part: str) -> dict[str, Any]:
-    names = ("key", "model_sha256", "headline", "metrics", "seed", "data")
-    about = {name: run.record[name] for name in names if name in run.record}
-    return run_extra(
-        images=run.takes_images,
-        preprocessing=run.preprocessor().to_json(),
-        about={**about, "labels": labels_of(run.record), "checked": _checked(found, part)},
-    )
 
 
 def _checked(found: Agreement, part: str) -> dict[str, Any]:

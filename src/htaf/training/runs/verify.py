@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from os import PathLike
@@ -14,21 +14,22 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float32, Int64
+from jaxtyping import Int64
 from torch import Tensor
 
 from htaf._ground.console import progress as progress_of
 from htaf._ground.errors import listed, option
 from htaf._ground.files import OutputError
-from htaf.data.images import ImagePreprocessor, Images
+from htaf.data.images import ImagePreprocessor, Images, pixel_table
 from htaf.data.parts import Data
 from htaf.data.preprocess import Preprocessor
 from htaf.program.integer import exports, files
+from htaf.program.integer.circuit import Circuit
+from htaf.program.integer.model import quantised
 from htaf.program.integer.ops import Array, IntegerError
 from htaf.program.integer.program import IntegerProgram
 from htaf.training.runs.data import PartName, Place, RunPart, raw_part
-from htaf.training.runs.folder import RunError
-from htaf.training.runs.integer import build_run, pixel_table, prepared
+from htaf.training.runs.integer import build_run, prepared
 from htaf.training.runs.packing import CheckError, known_part, own_data, parts_of, to_write
 from htaf.training.runs.run import Run
 
@@ -170,7 +171,7 @@ def verify_export(
         progress: show bars on the error stream.
 
     Yields:
-        The network first, then what came of each place where the export ran, or was to run.
+        The network first, of truth tables their circuit, then what came of each place where the export ran, or was to.
 
     Raises:
         IntegerError: no export, an edited one, or one of another network. RunError, PackedError: as `pack_run`.
@@ -181,6 +182,8 @@ def verify_export(
     program, part, own = build_run(run), known_part(run, part), own_data(run, data, data_dir)
     held = parts_of(run, own, data_dir, part)[0]
     places = [*_places(path, program, run, held, targets)]  # what cannot be is said before all rows are run
+    if not targets:
+        places[:0] = _circuit(program)
     x = _integers_of(run, program, held, rows)
     wanted = _run(program, x, progress)
     yield _network(run, program, held, wanted)
@@ -212,6 +215,15 @@ def _columns(path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".onnx":
         return exports.read(_metadata(path).get("columns", "") if find_spec("onnx") else "")
     return [*files.load(path).about.get("columns", [])] if files.is_program(path) else []
+
+
+CIRCUIT = "circuit"  # the compiled form of truth tables, which a run has whatever was exported
+
+
+def _circuit(program: IntegerProgram) -> Iterator[tuple[str, Callable[[Array, Outputs], Outputs]]]:
+    with suppress(IntegerError):
+        circuit = Circuit(program)
+        yield CIRCUIT, lambda x, _: circuit.run(x)
 
 
 class NotThereError(IntegerError):
@@ -374,19 +386,6 @@ def _inputs(held: RunPart, rows: int | None = None) -> Iterator[Tensor]:
 
 def _integers_of(run: Run, program: IntegerProgram, held: RunPart, rows: int | None = None) -> Array:
     """What the program takes for the first rows of a part."""
-    return np.concatenate([quantised(run, program, x) for x in _inputs(held, rows)])
-
-
-def quantised(run: Run, program: IntegerProgram, x: Float32[Tensor, "rows ..."]) -> Int64[Array, "rows ..."]:
-    """What a program takes for inputs of the run's network: the pixels behind them, or columns as integers."""
     known = run.preprocessor()
-    if not isinstance(known, ImagePreprocessor):
-        return program.input.quantised(x.numpy())
-    found = torch.empty(x.shape, dtype=torch.int64)
-    for channel, values in enumerate(pixel_table(known)):
-        ordered, pixels = values.sort()
-        place = torch.searchsorted(ordered, x[:, channel].contiguous()).clamp(max=255)
-        if not torch.equal(ordered[place], x[:, channel]):
-            raise RunError("expected prepared pixels, got other numbers")
-        found[:, channel] = pixels[place]
-    return found.numpy()
+    table = pixel_table(known) if isinstance(known, ImagePreprocessor) else None
+    return np.concatenate([quantised(program, table, x) for x in _inputs(held, rows)])

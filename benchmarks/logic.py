@@ -1,0 +1,170 @@
+"""Logic networks on this processor beside an int8 network of ReLU in OpenVINO and boosted trees; one thread.
+
+    python benchmarks/logic.py speed [--rows 10000] [--trees 60] [--rounds 15] [--json FILE] [--no-test]
+
+It needs `pip install openvino lightgbm`; what is missing is left out, with a line.
+Bytes of MNIST's test images, or integer columns, in and classes out. Circuits have random connections and tables, which
+take the same time as trained ones, or longer. The int8 network has random weights and activations of 0 to 255 by
+FakeQuantize, which OpenVINO runs in int8; its batch is the fastest of `BATCHES`. LightGBM is trained on 10,000 images,
+whose accuracy is printed, and on noisy labels of columns. A ratio is the median over the rounds of time / time of the
+circuit in the same round, with its quartiles.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import measuring
+import numpy as np
+import torch
+
+from htaf.data.image_sets import load
+from htaf.program.integer import Circuit, Input, IntegerProgram
+from htaf.program.integer.ops import LUT, Count, Steps, Take, View
+
+PIXELS, CLASSES, LEVELS, TABLES = 784, 10, 15, 300
+BATCHES = (256, 1000, 10_000)
+TREES, LEARNED = {"num_leaves": 31, "learning_rate": 0.1, "verbose": -1, "num_threads": 1}, 10_000
+Run = Callable[[], Any]
+
+
+def circuit(luts: int, columns: int = 0) -> Circuit:
+    """Random tables: on a threshold a pixel, or on 15 of each column."""
+    rng = np.random.default_rng(0)
+    if columns:
+        given, first = (
+            Input("columns", (columns,), -8192, 8192, 10),
+            Take("x", 0, np.repeat(np.arange(columns), LEVELS)),
+        )
+        thresholds = rng.integers(-8000, 8000, (columns * LEVELS, 1))
+    else:
+        given, first = Input("pixels", (1, 28, 28)), View("x", 0, (PIXELS,))
+        thresholds = rng.integers(1, 255, (PIXELS, 1))
+    bits = len(thresholds)
+    ops = (
+        first,
+        Steps("bits", 1, thresholds, np.ones(bits, np.int64), 0, 1),
+        LUT("tables", 2, rng.integers(0, bits, (luts, 6)), rng.integers(0, 2, (luts, 64))),
+        View("groups", 3, (CLASSES, 1, luts // CLASSES)),
+        Count("sums", 4, (-2, -1)),
+    )
+    return Circuit(IntegerProgram(given, ops, 5))
+
+
+def relu(inputs: int, hidden: int, x: np.ndarray) -> Run | None:
+    """Classes of bytes by an int8 network of ReLU in OpenVINO; None where it is not installed."""
+    try:
+        import openvino as ov  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        return print("OpenVINO is not installed")
+    options = {"INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"}
+    runs = dict[int, Run]()
+    for batch in {min(size, len(x)) for size in BATCHES}:
+        compiled = ov.Core().compile_model(_int8(batch, inputs, hidden), "CPU", options)
+        request, given = compiled.create_infer_request(), x.reshape(len(x), inputs)
+        parts = [ov.Tensor(np.ascontiguousarray(given[i : i + batch])) for i in range(0, len(x) - batch + 1, batch)]
+
+        def run(request: Any = request, parts: list[Any] = parts) -> None:
+            for part in parts:
+                request.set_input_tensor(part)
+                request.infer()
+
+        runs[batch] = run
+    spent = {batch: min(measuring.once(run) for _ in range(4)) * len(x) // batch * batch for batch, run in runs.items()}
+    return runs[min(spent, key=spent.__getitem__)]
+
+
+def _int8(batch: int, inputs: int, hidden: int) -> Any:
+    import openvino as ov  # pyright: ignore[reportMissingImports]
+    from openvino import opset13 as o  # pyright: ignore[reportMissingImports]
+
+    rng = np.random.default_rng(0)
+    x = o.parameter([batch, inputs], np.uint8)
+    y = o.fake_quantize(o.convert(x, np.float32), *map(np.float32, (0, 255, 0, 1)), 256)
+    for a, b in ((inputs, hidden), (hidden, CLASSES)):
+        values = o.convert(o.constant(rng.integers(-127, 128, (b, a)).astype(np.int8)), np.float32)
+        y = o.matmul(y, o.multiply(values, o.constant(np.full((b, 1), 1 / 127 / np.sqrt(a), np.float32))), False, True)
+        if b == hidden:
+            y = o.fake_quantize(o.relu(y), *map(np.float32, (0, 4, 0, 4)), 256)
+    return ov.Model([o.topk(y, o.constant(np.int64(1)), 1, "max", "none").output(1)], [x])
+
+
+def boosted(x: np.ndarray, y: np.ndarray, rounds: int) -> dict[str, Callable[[np.ndarray], Any]]:
+    """Classes by LightGBM's trees, fitted on rows."""
+    try:
+        import lightgbm  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        return print("LightGBM is not installed") or {}
+    data = lightgbm.Dataset(x.astype(np.float32), y)
+    booster = lightgbm.train({**TREES, "objective": "multiclass", "num_class": CLASSES}, data, rounds)
+    return {"LightGBM": lambda rows: booster.predict(rows).argmax(1)}
+
+
+def timed(
+    title: str, base: Callable[[np.ndarray], Any], others: dict[str, Any], x: np.ndarray, rounds: int
+) -> list[Any]:
+    """Rows of the table. others: by name what runs all of x, or a function of rows, which gets a tenth of them."""
+    some = x.reshape(len(x), -1)[: max(len(x) // 10, 1)]
+    sides: dict[str, tuple[Run, int]] = {"circuit": (partial(base, x), len(x))}
+    for name, run in others.items():
+        sides[name] = (run, len(x)) if name.startswith("ReLU") else (partial(run, some), len(some))
+    seconds = 0.02 if len(x) > 1 else 0.005
+    samples = {name: measuring.repeated(run, seconds) for name, (run, _) in sides.items()}
+    times = measuring.alternate(samples, rounds)
+    each = {name: [(t[0] / sides[name][1],) for t in spent] for name, spent in times.items()}
+    found = []
+    for name, spent in each.items():
+        ratio = measuring.ratio(spent, each["circuit"])
+        ns = 1e9 * measuring.spread(t[0] for t in spent).median
+        found.append({"task": title, "rows": len(x), "side": name, "ns": ns, "ratio": ratio._asdict()})
+    return found
+
+
+def speed(rows: int, trees: int, rounds: int) -> list[dict[str, Any]]:
+    data, found = load("mnist"), []
+    x = data.test.batch(torch.arange(min(rows, len(data.test)))).numpy()
+    some = torch.arange(LEARNED)
+    fitted = boosted(data.train.batch(some).numpy().reshape(LEARNED, -1), data.train.labels[some].numpy(), trees)
+    if fitted:
+        labels = data.test.labels[:1000].numpy()
+        right = (fitted["LightGBM"](x[:1000].reshape(1000, -1).astype(np.float32)) == labels).mean()
+        print(f"LightGBM, {trees} rounds on {LEARNED:,} images: {right:.1%} of 1,000 test images")
+    fitted = {name: lambda rows, run=run: run(rows.astype(np.float32)) for name, run in fitted.items()}
+    for luts, hidden in ((1000, 64), (2000, 128)):
+        made = circuit(luts)
+        for given in (x, x[:1]):
+            peers = {f"ReLU 784-{hidden}-10, OpenVINO int8": relu(PIXELS, hidden, given), **fitted}
+            found += timed(f"MNIST, {luts:,} LUTs", made.classes, {k: v for k, v in peers.items() if v}, given, rounds)
+    rng = np.random.default_rng(1)
+    for columns in (20, 200):
+        made, table = circuit(TABLES, columns), rng.integers(-8192, 8192, (rows, columns)).astype(np.int32)
+        labels = (table[:, :CLASSES] + 2000 * rng.standard_normal((rows, CLASSES))).argmax(1)
+        peers = boosted(table[:LEARNED], labels[:LEARNED], trees)
+        for given in (table, table[:1]):
+            found += timed(f"{columns} columns, {TABLES} LUTs", made.classes, peers, given, rounds)
+    return found
+
+
+def main() -> None:
+    parser = measuring.parser(__doc__, rounds=15, rows=(10_000,), trees=(60,))
+    parser.add_argument("what", choices=("speed",), help="what is measured")
+    arguments = measuring.begin(parser, "integer/test_circuit.py")
+    torch.set_num_threads(1)
+    found = speed(arguments.rows[0], arguments.trees[0], arguments.rounds)
+    cells = [
+        (row["task"], f"{row['rows']:,}", row["side"], f"{row['ns']:,.0f}", str(measuring.Spread(**row["ratio"])))
+        for row in found
+    ]
+    columns = ("task", "rows", "side", "ns a row", "time / circuit's")
+    measuring.show("Classes, one thread: median over the rounds and (quartiles)", columns, cells, ["task", "side"])
+    measuring.end(arguments, found)
+
+
+if __name__ == "__main__":
+    main()
