@@ -70,7 +70,8 @@ def test_bits_of_a_packed_table_are_thresholds_of_its_units(table: Run, tmp_path
     assert found.shape == (300, 24)
     assert bool((found[:, ::2] >= found[:, 1::2]).all())  # who reaches the upper threshold has reached the lower one
     net: Any = table.model()
-    inputs = torch.from_numpy(table.preprocessor().transform(rows()))
+    preprocessor: Any = table.preprocessor()
+    inputs = torch.from_numpy(preprocessor.transform(rows()))
     by_hand = found.reshape(300, 12, 2).mean(2) @ net.head.weight.detach().numpy().T + net.head.bias.detach().numpy()
     np.testing.assert_allclose(by_hand, forward(net, inputs), atol=1e-5)
 
