@@ -257,7 +257,7 @@ def test_demo(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool)
     assert len({row["epochs"] for row in rows}) == 1, "equal budgets"
     assert all(row["exact"] > least for row in rows)
     assert (tmp_path / "demo" / "demo.png").read_bytes().startswith(b"\x89PNG")
-    assert "What the bits say" in (tmp_path / "demo" / "htaf" / "report.html").read_text("utf-8")
+    assert "Which columns matter" in (tmp_path / "demo" / "htaf" / "report.html").read_text("utf-8")
     assert found["exact"] > least
     page = tmp_path / "demo" / "explorer"
     assert found["page"] == str(page / "index.html")

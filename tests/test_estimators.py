@@ -27,7 +27,7 @@ from htaf.data.reading import DataError, in_pandas
 from htaf.data.tabular import Split, Table, from_frame, load
 from htaf.tables.estimators import fit as fit_frame
 from htaf.tables.estimators import parts
-from htaf.tables.rules import RulesError, effects, explain, importance, surrogate, what_if
+from htaf.tables.inspection import InspectionError, effects, importance, reasons, what_if
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
 from htaf.training.runs import RunError, open_run
@@ -246,21 +246,22 @@ def test_a_run_on_a_frame_is_packed_exported_and_explained_by_any_rows(
         assert (code, "give --data" in error or "--out" in error) == (2, True), error
     assert htaf("pack", folder, *data, "--out", tmp_path / "run.packed")[0] == 0
     assert htaf("export", folder, *data, "--to", "onnx", "--out", tmp_path / "run.onnx")[0] == 0
-    code, _, error = htaf("explain", folder, *data, "--bits", 2)
+    code, _, error = htaf("explain", folder, *data)
     assert code == 0, error
     assert "the rows of the training are not known" in error
     code, _, error = htaf("report", folder, *data)
     assert code == 2
     assert f"htaf evaluate {folder} --data FILE" in error.replace("\n", " ")
-    found, told = explain(classifier.run_, rows), explain(open_run(folder), rows)
-    assert found.effects.tolist() == told.effects.tolist()
+    row = frame().head(1)
+    found, told = reasons(classifier.run_, row, rows), reasons(open_run(folder), row, rows)
+    assert found.columns.equals(told.columns)
     assert {*importance(classifier.run_, rows, repeats=1).columns.index} == {*frame()} - {"constant"}
-    with pytest.raises(RulesError, match="give data=, a data frame with the column 'target'"):
-        explain(classifier.run_)
+    with pytest.raises(InspectionError, match="give data=, a data frame with the column 'target'"):
+        importance(classifier.run_)
     with pytest.raises(DataError, match="expected a target column 'target'"):
-        explain(classifier.run_, frame())
+        importance(classifier.run_, frame())
     with pytest.raises(DataError, match="expected distinct column names, got 'truth' more than once"):
-        explain(classifier.run_, pd.concat([rows, rows["truth"]], axis=1))
+        importance(classifier.run_, pd.concat([rows, rows["truth"]], axis=1))
     code, _, error = htaf("pack", folder, *data, "--part", "validation", "--out", tmp_path / "other.packed")
     assert (code, "expected part 'all', got 'validation'" in " ".join(error.split())) == (1, True), error
 
@@ -398,8 +399,7 @@ def test_numbers_for_names_of_columns(tmp_path: Path) -> None:
     model.save(tmp_path / "run")
     assert load_estimator(tmp_path / "run").predict(rows).tolist() == predicted
     assert open_run(tmp_path / "run").predict(rows)["prediction"].tolist() == predicted
-    found = explain(model.run_, rows)
-    assert found.reasons(rows.head(1)).prediction == predicted[0]
+    assert reasons(model.run_, rows.head(1), rows).prediction == predicted[0]
     changed = what_if(model, {"0": 1.0}, rows.head(2))
     assert len(changed.after) == 2
     assert htaf.fit(rows.rename(columns={"y": 3}), 3, **TINY).predict(rows).tolist() == predicted
@@ -519,20 +519,18 @@ def test_figures_of_an_estimator_are_of_the_rows_that_it_is_given() -> None:
     rows["y"] = np.where(rows["a"] + rows["b"] > 0, "yes", "no")
     train, held = rows[:120], rows[120:]
     model = htaf.fit(train, "y", **TINY)
-    found, tree = explain(model, held), surrogate(model, held)
-    assert len(found.train) > len(found.test) == tree.rows
     assert importance(model, held, repeats=1).rows == 40
     assert len(effects(model, ["a"], held)[0].points) == 21
     assert len(what_if(model, {"a": 0.0}, held).after) == 40
-    with pytest.raises(RulesError, match="expected a run or a fitted HtafClassifier or HtafRegressor, got str"):
-        explain("model")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(RulesError, match="expected values by column, then the rows, got DataFrame first"):
+    with pytest.raises(InspectionError, match="expected a run or a fitted HtafClassifier or HtafRegressor, got str"):
+        importance("model")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InspectionError, match="expected values by column, then the rows, got DataFrame first"):
         what_if(model, held, {"a": 0.0})  # pyright: ignore[reportArgumentType]
-    with pytest.raises(RulesError, match="got HtafClassifier, not fitted"):
-        explain(HtafClassifier(), held)
+    with pytest.raises(InspectionError, match="got HtafClassifier, not fitted"):
+        importance(HtafClassifier(), held)
     for column in ("a", "y"):  # not read as missing values, nor as no rows
         with pytest.raises(DataError, match=f"'{column}'"):
-            surrogate(model, held.drop(columns=column))
+            importance(model, held.drop(columns=column))
 
 
 def test_small_data() -> None:

@@ -27,7 +27,7 @@ ORDER = [
     ["program.integer"],
     ["program.export"],
     ["training.runs"],
-    ["tables.rules"],
+    ["tables.inspection"],
     ["training", "concepts", "language"],
     ["tables.report"],
     ["tables.estimators"],

@@ -18,7 +18,7 @@ from htaf.data.tabular import from_frame
 from htaf.models.build import build
 from htaf.models.mlp import MLP, Leaves
 from htaf.program.export import onnx_network, to_onnx
-from htaf.tables.rules.explanation import explain
+from htaf.tables.inspection import reasons
 from htaf.training import boosting
 from htaf.training.boosting import Known, _as_bits, _grown, boosted
 from htaf.training.families import ready_recipe
@@ -148,9 +148,8 @@ def test_files_reasons_and_importance_have_the_leaves(regressor: htaf.HtafRegres
     torch.testing.assert_close(htaf.pack(net, inputs)(inputs), outputs, rtol=1e-4, atol=1e-5)
     to_onnx(net, inputs[:2], tmp_path / "net.onnx")
     torch.testing.assert_close(onnx_network(tmp_path / "net.onnx")(inputs), outputs, rtol=1e-4, atol=1e-5)
-    assert explain(run, x.assign(target=y)).reasons(x[:1]).decision == pytest.approx(
-        regressor.predict(x[:1])[0], abs=1e-4
-    )
+    found = reasons(run, x[:1], x.assign(target=y))
+    assert found.decision == pytest.approx(regressor.predict(x[:1])[0], abs=1e-4)
 
 
 @pytest.mark.parametrize("classes", [2, 3])

@@ -26,7 +26,6 @@ from htaf_paper.planted import Planting, common_columns
 from htaf_paper.protocol import Found
 from htaf_paper.protocol import Place as PaperPlace
 from htaf_paper.records import read_lines, read_records
-from htaf_paper.rules import planted_cell
 from htaf_paper.table_model import TableModel
 from htaf_paper.where import SIZE, SPOT, covered, most_possible, overlap, scored, without_constant
 
@@ -88,14 +87,6 @@ def test_the_command_computes_one_and_writes_its_report(htaf, tmp_path: Path) ->
     code, _, err = htaf("paper", "run", "picture", "--out", tmp_path)
     assert code == 2
     assert "pictured" in err
-
-
-def test_a_planted_rule_is_found_by_a_trained_network(tmp_path: Path) -> None:
-    """The target is a known rule of two of eight columns, with 5% of the labels turned."""
-    found = planted_cell(0, tmp_path, hidden=(8,), epochs=12)
-    assert found["precision"] > 0.6  # 2 of 8 columns taken at random: 0.25
-    assert found["important"]
-    assert found["best_agreement"] > 0.8 > found["constant"] > 0.5
 
 
 # ---- checked names, and planted attributes ----

@@ -73,9 +73,9 @@ __all__ = [
 _ROOMS = {
     "export": "htaf.program.export",
     "functional": "htaf.core.functional",
+    "inspection": "htaf.tables.inspection",
     "integer": "htaf.program.integer",
     "packed": "htaf.program.packed",
-    "rules": "htaf.tables.rules",
     "runs": "htaf.training.runs",
     "spiking": "htaf.transform.spiking",
     "surrogates": "htaf.core.surrogates",

@@ -104,7 +104,7 @@ def test_the_caller_and_the_page_are_warned(tmp_path: Any, htaf: Any) -> None:
     frame.to_csv(tmp_path / "t.csv", index=False)
     words = ("--epochs", 1, "--hidden", 4, "--baselines", "False", "--out", tmp_path / "run")
     assert htaf("train", "tabular", "--data", tmp_path / "t.csv", "--target", "y", *words)[0] == 0
-    above, _, _ = (tmp_path / "run" / "report.html").read_text("utf-8").partition("What the network does, in one tree")
+    above, _, _ = (tmp_path / "run" / "report.html").read_text("utf-8").partition("Which columns matter")
     assert "together say the target" in above
 
 

@@ -16,7 +16,7 @@ from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError, to_number
 from htaf.data.table_files import number_as_in, read_pieces
 from htaf.data.tabular import from_frame, load
-from htaf.tables.rules import effects
+from htaf.tables.inspection import effects
 
 ROWS = 40
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,11 @@ from torch import nn
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table, load, split
 from htaf.models.mlp import Thermometer
+from htaf.tables.inspection import network_importance as importance
 from htaf.tables.report import baselines as room
 from htaf.tables.report import contents, drawing
 from htaf.tables.report.baselines import Baseline, fit_baselines, raw_columns
 from htaf.tables.report.contents import Measured, thresholds, verdict
-from htaf.tables.rules.bits import TableBits
-from htaf.tables.rules.inspection import network_importance as importance
 from htaf.training.runs.metrics import bootstrap, confusion, drawn_metrics, metrics
 from htaf.training.runs.predictions import predicted
 
@@ -167,10 +165,6 @@ def test_all_that_decides_decides_alike(seed: int, classes: int, threshold: Any)
     of_draws = bootstrap(40, lambda weights: {"": float(weights @ (said == target) / weights.sum())})[""]
     assert draws == pytest.approx(of_draws)
     assert [one["accuracy"] for one in thresholds(found) if one["own"]] == [pytest.approx(accuracy)] * (classes == 2)
-    of = SimpleNamespace(preprocessor=found.preprocessor)
-    first, second = TableBits.decision(of, outputs)  # pyright: ignore[reportArgumentType]
-    assert (first == said).all()
-    assert (second != said).all()
     named = predicted(found.outputs, found.preprocessor, pd.RangeIndex(40))["prediction"]
     assert named.tolist() == [f"c{k}" for k in said]
     if classes > 2:

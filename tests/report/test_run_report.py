@@ -14,11 +14,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from htaf._ground.console import visible
 from htaf.cli.evaluating import report_once
 from htaf.data.columns import Column
 from htaf.data.tabular import Table, load, split
-from htaf.tables import rules
+from htaf.tables.inspection import importance
 from htaf.tables.report import contents, page, writing
 from htaf.tables.report.writing import PAGE, VALUES, kept_baselines, write_report
 from htaf.training.families import make_recipe
@@ -92,12 +91,6 @@ def test_a_column_that_is_in_the_linear_part_alone(tmp_path: Path) -> None:
     assert values["effects"]["columns"][0]["column"] == "a"
     means = [point["mean"][0] for point in values["effects"]["columns"][0]["points"]]
     assert means == sorted(means)
-    linear = values["rules"]["linear"]
-    assert linear > 0.5
-    assert values["rules"]["share"] + linear < 1
-    page = " ".join((tmp_path / "run" / PAGE).read_text("utf-8").split())
-    assert f"the linear part has {linear:.0%}" in page
-    assert "a weighted sum of the columns" in page
 
 
 def test_the_figures_are_those_of_the_record(run: Run, numbers: Run) -> None:
@@ -189,21 +182,9 @@ def test_columns_that_are_left_out_are_said(tmp_path: Path, htaf: Any) -> None:
     assert "names the rows" in (tmp_path / "r" / PAGE).read_text()
 
 
-def test_rules_of_the_strongest_bits_are_those_of_explain(run: Run, table: Table, numbers: Run, amounts: Table) -> None:
+def test_importance_is_that_of_inspection(run: Run, table: Table, numbers: Run, amounts: Table) -> None:
     for one, data in ((run, table), (numbers, amounts)):
-        found = values_of(one)["rules"]
-        every = rules.explain(one, data).rules(contents.RULES)
-        assert len(every) == 8 - sum(found["dead"].values())
-        known = dict.fromkeys(str(rule.rule) for rule in every)  # of bits with one rule the first
-        assert [rule["text"] for rule in found["shown"]] == [*known]
-        assert found["share"] == pytest.approx(1)
-        section = (one.path / PAGE).read_text("utf-8").split("What the bits say")[1].split("</section>")[0]
-        good = [rule["bit"] for rule in found["shown"] if rule["fidelity"]["faithful"]]
-        assert [int(bit) for bit in re.findall(r'<th scope="row" class="num">(\d+)</th>', section)] == good
-        assert 0 < len(good) < len(known)
-        assert all(visible(rule["text"]) in seen(one).text for rule in found["shown"] if rule["bit"] in good)
-        assert re.search(rf"{len(good)} of\s+{len(known)} say what their bit does", section)
-        assert values_of(one)["importance"] == rules.importance(one, data).to_json()
+        assert values_of(one)["importance"] == importance(one, data).to_json()
 
 
 def test_a_network_without_a_step_has_a_report(tmp_path: Path, table: Table) -> None:
@@ -215,7 +196,6 @@ def test_a_network_without_a_step_has_a_report(tmp_path: Path, table: Table) -> 
     assert (values["results"]["test"]["exact"], values["baselines"]) == (None, None)
     text = seen(made).text
     assert "exact network" not in text
-    assert values["rules"] is None
     assert "Beside baselines" not in text
 
 

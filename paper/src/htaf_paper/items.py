@@ -37,7 +37,6 @@ EXPERIMENTS = {
     "planted": "htaf_paper.planted:STUDY",
     "named": "htaf_paper.named:STUDY",
     "pictured": "htaf_paper.pictured:STUDY",
-    "rules": "htaf_paper.rules:STUDY",
     "pretrained": "htaf_paper.pretrained:STUDY",
     "tables": "htaf_paper.many_tables:STUDY",
 }

@@ -1,1 +1,1 @@
-"""Tables: estimators, rules and the report."""
+"""Tables: estimators, what a network says about its columns, and the report."""

@@ -24,11 +24,8 @@ from htaf.data.notes import Note, from_record, told
 from htaf.data.parts import table_part
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table
+from htaf.tables.inspection import decided_values, effects, importance, in_units, table_of
 from htaf.tables.report.baselines import Baseline
-from htaf.tables.rules.bits import RulesError, decided_values, in_units, table_of
-from htaf.tables.rules.explanation import BitRule, Explanation, explain
-from htaf.tables.rules.inspection import effects, importance
-from htaf.tables.rules.trees import surrogate
 from htaf.training.runs import METRICS, Run
 from htaf.training.runs.data import table_rows
 from htaf.training.runs.metrics import (
@@ -42,12 +39,11 @@ from htaf.training.runs.metrics import (
 )
 from htaf.training.runs.predictions import Joined, forward
 
-FORMAT = 6
+FORMAT = 7
 BINS = 10
 MOST_CLASSES = 100  # whose whole confusion matrix is kept
 MOST_PAIRS = 20  # of classes that are taken for each other
 MOST_SHOWN = 8  # categories of a column that are named
-RULES = 12  # bits that are described
 EFFECTS = 6  # columns whose effect is drawn, and classes whose probability is
 KINDS = {
     "number": "number", "category": "category", "encoded": "many categories", "date": "date", "dropped": "not used"
@@ -91,7 +87,7 @@ class Measured:
         """Run the networks.
 
         Raises:
-            RunError: other data, or a damaged run. RulesError: a run of images.
+            RunError: other data, or a damaged run. InspectionError: a run of images.
         """
         run, preprocessor = table_of(run)
         part = "test" if "test" in run.record["metrics"]["smooth"] else "validation"
@@ -255,7 +251,6 @@ def contents(
     found = results(metrics, headline)
     own = found[part]["smooth"] if found[part]["exact"] is None else found[part]["exact"]
     shuffled = importance(run, table, part=part)
-    explained = opened(run, table)
     of = {
         "format": FORMAT,
         "key": record["key"],
@@ -277,11 +272,9 @@ def contents(
         "metrics": metrics,
         "intervals": measured.intervals(),
         "baselines": None if baselines is None else [dataclasses.asdict(one) for one in baselines],
-        "surrogate": surrogate(run, table).to_json(),
         "training": training(run),
         "importance": shuffled.to_json(),
         "effects": of_columns(run, table, shuffled.columns),
-        "rules": None if explained is None else rules(explained),
         "columns": columns(preprocessor.columns),
         "left_out": left_out(record),
         "notes": told(from_record(record["notes"])),
@@ -304,20 +297,12 @@ def contents(
     }
 
 
-def opened(run: Run, table: Table) -> Explanation | None:
-    """Open the bits of a run; None of a network that has none to read."""
-    try:
-        return explain(run, table) if run.has_step else None
-    except RulesError:
-        return None
-
-
 def of_columns(run: Run, table: Table, shuffled: pd.DataFrame) -> dict[str, Any]:
     """Effects of the strongest columns, those without which the network is worse by more than the spread of shuffles.
 
     Returns:
         {"outputs": numbers of the classes whose probability is shown, [0] of a regression; "columns": a list of
-        `htaf.rules.Effect`}: of two classes the second, of more those whose probability moves most.
+        `htaf.inspection.Effect`}: of two classes the second, of more those whose probability moves most.
     """
     strong = shuffled[(shuffled["worse"] > 0) & (shuffled["worse"] > shuffled["std"])].index[:EFFECTS].tolist()
     found = effects(run, strong, table)
@@ -433,22 +418,6 @@ def confused(matrix: Int64[np.ndarray, "true predicted"]) -> dict[str, Any]:
     places = [divmod(int(place), len(matrix)) for place in order]
     pairs = [{"true": t, "predicted": p, "rows": int(wrong[t, p])} for t, p in places if wrong[t, p]]
     return {"matrix": matrix.tolist() if len(matrix) <= MOST_CLASSES else None, "pairs": pairs}
-
-
-def rules(explained: Explanation) -> dict[str, Any]:
-    """The bits that do most, each with its rule and how faithful it is; and what the linear part does beside them."""
-    of_rule = dict[str, BitRule]()  # bits of one rule are said once
-    for one in (found := explained.rules(RULES)):
-        of_rule.setdefault(str(one.rule), one)
-    shown = [*of_rule.values()]
-    return {
-        "bits": len(explained.bits),
-        "dead": {kind: len(bits) for kind, bits in explained.dead.items()},
-        "rows": len(explained.test),
-        "share": explained.share(len(found)),
-        "linear": explained.linear_share,
-        "shown": [one.to_json() for one in shown],
-    }
 
 
 def columns(learned: Sequence[Column]) -> list[dict[str, Any]]:

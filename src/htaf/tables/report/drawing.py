@@ -182,7 +182,7 @@ def spreads(bins: Sequence[dict[str, float]], target: str) -> Markup:
 
 
 def effect(found: dict[str, Any], outputs: Sequence[str], target: str) -> Markup:
-    """The prediction over the values of a column, see `htaf.rules.Effect`, a line for each output; outputs: their
+    """The prediction over the values of a column, see `htaf.inspection.Effect`, a line for each output; outputs: their
     names."""
     points = [point for point in found["points"] if point["value"] != ""]
     by_name = found["kind"] == "category" or len(points) == 1  # one number: a flag, beside its blanks

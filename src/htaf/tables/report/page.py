@@ -13,14 +13,13 @@ from htaf._ground.console import direction, visible
 from htaf.tables.report import drawing
 from htaf.tables.report.contents import BASELINES, NAMES
 from htaf.tables.report.drawing import number, short
-from htaf.tables.rules.trees import percent
 
 TEMPLATES = Path(__file__).with_name("templates")
 LABELLED = 30  # classes whose confusion matrix is shown whole
 SHOWN = 15  # columns by importance before the rest is folded away
 PARTS = ("train", "validation", "test")
 METHODS = {"htaf": "HTAF", "ste": "straight-through", "ss": "scaled sigmoid", "relu": "ReLU"}
-WEIGHTED = " Rows count by their weights in all figures, but for numbers of rows, the confusion and single bits."
+WEIGHTED = " Rows count by their weights in all figures, but for numbers of rows and the confusion."
 Section = dict[str, Any]  # what the template shows of it; empty where there is nothing to show
 
 
@@ -61,11 +60,9 @@ def page(values: dict[str, Any]) -> str:
         .render(
             shown,
             most=SHOWN,
-            unit="in the unit of the target" if values["task"] == "regression" else "in logits",
             about=_about(values),
             verdict=values["verdict"],
             result=_result(values),
-            tree=_tree(values),
             effects=_effects(values),
             thresholds=_thresholds(values),
             baselines=_baselines(values),
@@ -74,7 +71,6 @@ def page(values: dict[str, Any]) -> str:
             residuals=_residuals(values),
             confusion=_confusion(values),
             importance=_importance(values),
-            rules=_rules(values),
             columns=_columns(values),
             noted=values["notes"],
             warned=[note for note in values["notes"] if note.startswith("WARNING: ")],
@@ -308,45 +304,6 @@ def _importance(values: dict[str, Any]) -> Section:
         "times": "once" if found["repeats"] == 1 else f"{found['repeats']} times",
         "rows": rows,
     }
-
-
-def _rules(values: dict[str, Any]) -> Section:
-    """The bits that do most, as rules over the columns, and the linear part beside them."""
-    found = values["rules"]
-    if not found or not found["shown"]:
-        return {}
-    rows = []
-    for one in found["shown"]:
-        about = one["fidelity"]
-        if about["faithful"]:
-            right = f"{about['accuracy']:.2f} ({about['majority']:.2f})"
-            figures = (f"{about['balanced']:.2f}", right, f"{one['on']:.0%}", f"{one['effect']:.3g}")
-            rows.append({"bit": one["bit"], "text": one["text"], "figures": figures})
-    return {
-        "rows": rows,
-        "linear": percent(found["linear"]) if found["linear"] else "",
-        "bits": found["bits"],
-        "dead": sum(found["dead"].values()),
-        "share": percent(found["share"]),
-        "measured": found["rows"],
-        "looked_at": len(found["shown"]),
-    }
-
-
-def _tree(values: dict[str, Any]) -> Section:
-    """The tree that stands for the network."""
-    found = values["surrogate"]
-    rows = []
-    for one in found["branches"]:
-        leaf, says = one["says"] is not None, one["says"]
-        answer = "" if not leaf else says if isinstance(says, str) else number(says)
-        chance = "" if one["chance"] is None else percent(one["chance"]) if found["risk"] else f"{one['chance']:.0%}"
-        rows.append(
-            (one["depth"], one["text"], leaf, [answer, *([chance] if values["classes"] else []), f"{one['rows']:.0%}"])
-        )
-    heads = ("where", values["target"], *([short(found["chance"], 32)] if values["classes"] else []), "rows")
-    said = {name: found[name] for name in ("rule", "faithful", "chance")}
-    return {"rows": rows, "heads": heads, "text": " ".join(found["text"].split())} | said
 
 
 def _effects(values: dict[str, Any]) -> Section:

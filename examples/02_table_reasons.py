@@ -2,9 +2,9 @@
 A table, and what the network says about it
 ===========================================
 
-``htaf.fit`` takes a data frame, with text and missing values, and the name of the column to predict. Its
-decision is a sum over bits, so you can ask the network: what are you in one tree, what do your bits mean,
-which columns matter, and what would you say of this row if a value were another one?
+``htaf.fit`` takes a data frame, with text and missing values, and the name of the column to predict. Then ask
+the network: why do you say this of this row, which columns matter, and what would you say if a value were
+another one?
 """
 
 import matplotlib.pyplot as plt
@@ -36,39 +36,29 @@ model = htaf.fit(train, "leaves", random_state=0)
 print(f"right on customers it has not seen: {model.score(held, held['leaves']):.1%}")
 
 # %%
-# One tree for the whole network
-# ------------------------------
-# The tree is fitted to what the network says, not to the truth. It grows on most of ``held``, which the
-# network has not seen, and the rest tells how often tree and network agree.
+# Reasons of a row
+# ----------------
+# A customer who leaves: each column gets the values of 200 other customers in turn, all others stay. ``adds``
+# is what the own value adds to the decision beside these, in logits.
 
-tree = htaf.rules.surrogate(model, held)
-print(tree.rule)
-print(tree.text)
-
-# %%
-# Rules of bits
-# -------------
-# Each bit is said as a rule over your columns. In front of it stands how often the rule is right about its
-# bit on other rows: 0.5 is guessing, and below 0.9 it is only a hint.
-
-for bit in htaf.rules.explain(model, held).rules(6):
-    print(f"bit {bit.bit:2d}, {bit.fidelity.balanced:.2f}: {bit.rule}")
+customer = held[(held["contract"] == "monthly") & (held["months"] <= 6) & (held["complaints"] == 0)].head(1)
+reasons = htaf.inspection.reasons(model, customer, held)
+print(f"{reasons.prediction} rather than {reasons.instead}")
+print(reasons.columns.round(2))
 
 # %%
 # What matters, and what if
 # -------------------------
-# Left, each column is shuffled: how much worse does the network get? Right, a new customer with a monthly
-# contract and no complaint, for every number of months: the first year is seen. With a yearly contract the
-# same customer would stay.
+# Left, each column is shuffled: how much worse does the network get? Right, the same customer for every number
+# of months: the first year is seen. With a yearly contract the customer would stay.
 
-importance = htaf.rules.importance(model, held).columns[::-1]
-customer = held[(held["contract"] == "monthly") & (held["complaints"] == 0)].head(1)
+importance = htaf.inspection.importance(model, held).columns[::-1]
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.6), layout="constrained")
 left.barh(importance.index, importance["worse"], xerr=importance["std"], color="C0")
 left.set_xlabel("AUROC lost when shuffled")
 for contract, style in (("monthly", "C1o-"), ("yearly", "C0s--")):
-    (curve,) = htaf.rules.effects(model, ["months"], held, rows=customer.assign(contract=contract))
+    (curve,) = htaf.inspection.effects(model, ["months"], held, rows=customer.assign(contract=contract))
     right.plot([p.value for p in curve.points], [p.mean[1] for p in curve.points], style, label=contract)
 right.set(xlabel="months", ylabel="probability that the customer leaves", ylim=(0, 1))
 right.legend(title="contract")

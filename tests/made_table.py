@@ -1,4 +1,4 @@
-"""Run folders of tables whose bits are planted by hand, so that their rules are known."""
+"""Run folders of tables whose network is planted by hand, so that what it says is known."""
 
 from __future__ import annotations
 
