@@ -17,7 +17,7 @@ from htaf.core.kernels import native
 from htaf.core.kernels.lookup import reference
 from htaf.core.kernels.registration import implementation
 from htaf.models.logic import informative
-from htaf.program.integer import Input, integer_program
+from htaf.program.integer import Circuit, Input, integer_program
 
 
 @given(inputs=st.integers(1, 8), tables=st.integers(1, 5), seed=st.integers(0, 1000))
@@ -189,6 +189,9 @@ def test_patches_make_a_convolution_of_tables_and_the_same_integers() -> None:
             layer.settle()
     program = integer_program(exact, x[:4], input=Input("columns", (2, 6, 7), 0, 1))
     assert np.array_equal(program.outputs(x.numpy()), exact(x).numpy())
+    if native.available():
+        q = program.input.quantised(x.numpy())
+        assert np.array_equal(Circuit(program).run(q), program.run(q))
     with pytest.raises(ValueError, match="a window within the image"):
         Patches((1, 4, 8), 5)
     with pytest.raises(ValueError, match=r"expected \[batch, 2, 6, 7\]"):

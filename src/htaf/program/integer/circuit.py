@@ -63,6 +63,8 @@ class Circuit:
                 bits[number] = self._lut(op, bits[op.x])
             elif isinstance(op, View) and op.x in bits:
                 bits[number] = bits[op.x]
+            elif isinstance(op, Take) and op.x in bits:
+                bits[number] = _Bits(*(self._read(op, held).reshape(-1) for held in bits[op.x]))
             elif isinstance(op, Count) and op.x in bits:
                 self._count(number, op, bits[op.x])
             else:
@@ -189,12 +191,17 @@ class Circuit:
         """Tables of six inputs; what is inverted, or the same for all rows, goes into their entries."""
         inputs = op.index.shape[1]
         op.expect(inputs <= INPUTS, f"tables of {INPUTS} inputs at most", inputs)
-        plane, inverted = bits.plane[op.index], bits.inverted[op.index].astype(np.int64)
+        plane, inverted = (self._read(op, held).reshape(-1, inputs) for held in bits)
+        inverted, table = inverted.astype(np.int64), np.tile(op.table, (len(plane) // len(op.table), 1))
         place = np.arange(2**INPUTS) >> np.arange(inputs)[:, None] & 1
         given = np.where((plane == ALWAYS)[..., None], 0, place) ^ inverted[..., None]
         address = (given << np.arange(inputs)[:, None]).sum(1)
-        entries = np.take_along_axis(op.table, address, 1).astype(np.uint64)
+        entries = np.take_along_axis(table, address, 1).astype(np.uint64)
         return self._tables(plane, (entries << np.arange(2**INPUTS, dtype=np.uint64)).sum(1, dtype=np.uint64))
+
+    def _read(self, op: Take | LUT, held: Array) -> Array:
+        """What an operation reads of each row of the value that it takes."""
+        return held.reshape(self.program.values[op.x].shape)[..., op.index]
 
     def _tables(self, plane: Array, entries: Array) -> _Bits:
         """New tables that read these planes, [tables, inputs]."""
