@@ -10,7 +10,7 @@ from tests.integer.made import Made, random_program
 
 from htaf.core.kernels import native
 from htaf.program.integer.circuit import Circuit
-from htaf.program.integer.ops import LUT, Count, IntegerError, Steps, Take, View
+from htaf.program.integer.ops import LUT, Count, IntegerError, Shift, Steps, View
 from htaf.program.integer.program import Input, IntegerProgram
 
 SETS = native.extension().instruction_sets() if native.load()[0] else []
@@ -75,8 +75,8 @@ def test_bits_that_are_read_by_others_are_refused() -> None:
         Circuit(IntegerProgram(made.input, tuple(made.ops), 3))
     made = Made(0, Input("columns", (2**13,), 0, 7))
     made.bits()
-    made.add(Take, 1, np.zeros(3, np.int64))
-    made.add(View, 2, (3, 1, 1))
+    made.add(Shift, 1, np.zeros(2**13, np.int64), 0, 1)
+    made.add(View, 2, (2**13, 1, 1))
     made.count((-2, -1))
     with pytest.raises(IntegerError, match="thresholds of columns"):
         Circuit(IntegerProgram(made.input, tuple(made.ops), 4))

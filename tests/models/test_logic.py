@@ -17,6 +17,7 @@ from htaf.core.kernels import native
 from htaf.core.kernels.lookup import reference
 from htaf.core.kernels.registration import implementation
 from htaf.models.logic import informative
+from htaf.models.mlp import Thermometer
 from htaf.program.integer import Circuit, Input, integer_program
 
 
@@ -182,7 +183,9 @@ def test_patches_make_a_convolution_of_tables_and_the_same_integers() -> None:
     patches = Patches((2, 6, 7), kernel=3, stride=2)
     x = torch.randint(0, 2, (40, 2, 6, 7)).float()
     assert torch.equal(patches(x), nn.functional.unfold(x, 3, stride=2).mT)
-    net = nn.Sequential(patches, LUTLayer(18, 5), nn.Flatten(), LUTLayer(30, 12, 4), GroupSum(3))
+    bits = Thermometer([1] * 84)
+    bits.threshold.fill_(0.5)
+    net = nn.Sequential(nn.Flatten(), bits, patches, LUTLayer(18, 5), nn.Flatten(), LUTLayer(30, 12, 4), GroupSum(3))
     exact = htaf.harden(net.requires_grad_(False)).eval()
     for layer in exact:
         if isinstance(layer, LUTLayer):

@@ -64,7 +64,7 @@ class Circuit:
             elif isinstance(op, View) and op.x in bits:
                 bits[number] = bits[op.x]
             elif isinstance(op, Take) and op.x in bits:
-                bits[number] = _Bits(*(self._read(op, held).reshape(-1) for held in bits[op.x]))
+                bits[number] = _Bits(*(self._places(op, held).reshape(-1) for held in bits[op.x]))
             elif isinstance(op, Count) and op.x in bits:
                 self._count(number, op, bits[op.x])
             else:
@@ -167,11 +167,11 @@ class Circuit:
         """Which bits of a step anything reads: tables read some, all else all."""
         number, ops = next(n for n, other, _ in self.program if other is op), self.program.ops
         readers = [other for other in ops if number in other.reads]
-        found = np.full(self.program.values[number].size, not all(isinstance(other, LUT) for other in readers))
+        found = np.full(self.program.values[number].shape, not all(isinstance(other, LUT) for other in readers))
         for other in readers:
             if isinstance(other, LUT):
-                found[other.index] = True
-        return found
+                found[..., other.index] = True
+        return found.reshape(-1)
 
     def _plane(self, column: int, least: int) -> int:
         """The plane of column >= least, in a chunk whose place for the column is free."""
@@ -191,7 +191,7 @@ class Circuit:
         """Tables of six inputs; what is inverted, or the same for all rows, goes into their entries."""
         inputs = op.index.shape[1]
         op.expect(inputs <= INPUTS, f"tables of {INPUTS} inputs at most", inputs)
-        plane, inverted = (self._read(op, held).reshape(-1, inputs) for held in bits)
+        plane, inverted = (self._places(op, held).reshape(-1, inputs) for held in bits)
         inverted, table = inverted.astype(np.int64), np.tile(op.table, (len(plane) // len(op.table), 1))
         place = np.arange(2**INPUTS) >> np.arange(inputs)[:, None] & 1
         given = np.where((plane == ALWAYS)[..., None], 0, place) ^ inverted[..., None]
@@ -199,7 +199,7 @@ class Circuit:
         entries = np.take_along_axis(table, address, 1).astype(np.uint64)
         return self._tables(plane, (entries << np.arange(2**INPUTS, dtype=np.uint64)).sum(1, dtype=np.uint64))
 
-    def _read(self, op: Take | LUT, held: Array) -> Array:
+    def _places(self, op: Take | LUT, held: Array) -> Array:
         """What an operation reads of each row of the value that it takes."""
         return held.reshape(self.program.values[op.x].shape)[..., op.index]
 
