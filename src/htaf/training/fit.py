@@ -206,8 +206,9 @@ def fit(
     except (ValueError, OSError) as error:  # no such backbone, or a hub that is out of reach
         raise TrainingError(str(error)) from None
     if continued is not None:
-        if "leaves" in network:  # as many as were found there
-            network["leaves"] = continued.record["model"].get("leaves", 0)
+        for name in ("leaves", "learned", "divisor", "learn_divisor"):  # as they were found there
+            if name in network:
+                network[name] = continued.record["model"].get(name, 0)
         _expect_same(continued, identity, network, recipe)
         notes = (*notes, f"continues {continued.path} ({continued.record['epochs_run']} epochs) with a new schedule")
     notes = (*notes, *recipe.network.reads(posed.inputs))
