@@ -44,12 +44,15 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from torch import Tensor, nn
 
 import htaf
+from htaf.core.sharpening import set_sharpness
+from htaf.models.logic import LogicNet
 from htaf.models.mlp import Thermometer
 from htaf.program.integer.build import integer_program
 from htaf.program.integer.c import to_c
 from htaf.program.integer.execute import TARGETS, missing, run_c
 from htaf.program.integer.ops import Array, Conv, IntegerError, Linear, Op, Pool, Shift, View
 from htaf.program.integer.program import Input, IntegerProgram
+from htaf.training.families.logic import LogicNetwork, logic_tables
 
 EPOCHS, ROUNDED, BATCH, RATE = 40, 15, 64, 1e-2
 LEVELS = 4  # of a thermometer
@@ -142,8 +145,8 @@ def real(x: Array, given: Input) -> Tensor:
     return torch.from_numpy(np.ldexp(x, -given.exponent)).float()
 
 
-def trained(net: Callable[[Tensor], Tensor], weights: Sequence[Tensor], of: Split, seed: int, epochs: int,
-            rate: float, before: Callable[[float], object] = lambda progress: None) -> None:  # fmt: skip
+def trained(net: Callable[[Tensor], Tensor], weights: Sequence[Any], of: Split, seed: int, epochs: int, rate: float,
+            before: Callable[[float], object] = lambda progress: None, smoothing: float = 0.0) -> None:  # fmt: skip
     x, y = real(of.x, of.input), torch.from_numpy(of.y)
     steps = epochs * (len(x) // BATCH)
     optimizer = torch.optim.AdamW(weights, rate, weight_decay=1e-4)
@@ -156,7 +159,7 @@ def trained(net: Callable[[Tensor], Tensor], weights: Sequence[Tensor], of: Spli
         rows = order[step % (len(x) // BATCH) * BATCH :][:BATCH]
         before(step / steps)
         optimizer.zero_grad()
-        nn.functional.cross_entropy(net(x[rows]), y[rows]).backward()
+        nn.functional.cross_entropy(net(x[rows]), y[rows], label_smoothing=smoothing).backward()
         optimizer.step()
         schedule.step()
 
@@ -166,6 +169,23 @@ def of_bits(of: Split, size: int, seed: int, kind: str = "real", levels: int = L
     x = real(of.x, of.input)
     net = htaf.on_grid(htaf.replace(network(of, size, kind, levels), example=x), x)
     trained(net, [*net.parameters()], of, seed, EPOCHS, RATE, lambda progress: htaf.sharpen(net, progress))
+    return integer_program(htaf.harden(net.eval()), x[:64], input=of.input)
+
+
+def of_logic(of: Split, luts: int, seed: int, inputs: int = 6, levels: int = LEVELS) -> IntegerProgram:
+    """Truth tables over thresholds of each column, trained with what the recipe of `htaf train logic` says."""
+    torch.manual_seed(seed)
+    recipe = logic_tables()
+    training, schedule = recipe.optimization, recipe.activation.sharpening()
+    assert schedule is not None
+    x, counts = real(of.x, of.input), [min(levels, len(np.unique(column)) - 1) for column in of.x.T]
+    net = LogicNet(of.x.shape[1], len(np.unique(of.y)), (luts,), htaf.HTAF, thresholds=counts, inputs=inputs)
+    net.place(x)
+    epochs = max(EPOCHS, -(-training.least_steps // (len(x) // BATCH)))
+    weights = LogicNetwork().groups(net, training.lr)
+    sharpen = lambda progress: set_sharpness(net, schedule.at(progress))  # noqa: E731
+    trained(net, weights, of, seed, epochs, training.lr, sharpen, training.label_smoothing)
+    net.settle()
     return integer_program(htaf.harden(net.eval()), x[:64], input=of.input)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from htaf._ground.files import check_output_folder, write_atomic
 from htaf.program.integer.exports import OPEN, lines, sealed, vectors
+from htaf.program.integer.logic_c import Logic, count_lines, logic_of, stored_lines
 from htaf.program.integer.ops import (
     LUT,
     Add,
@@ -210,10 +211,13 @@ def reads_once(op: Op) -> bool:
     return not isinstance(op, (Conv, Linear, Take, LUT))
 
 
-def kept(program: IntegerProgram) -> tuple[list[int], list[int]]:
-    """The operations that the output needs, and the values that lie in memory, by their numbers; 0: clamped columns."""
+def kept(program: IntegerProgram, first: int = 0) -> tuple[list[int], list[int]]:
+    """The operations that the output needs, and the values that lie in memory, by their numbers; 0: clamped columns.
+
+    first: a value that is made of x at once, without those before it; 0: none.
+    """
     needed, readers = {program.output}, dict[int, list[Op]]()
-    for number in range(program.output, 0, -1):
+    for number in range(program.output, first, -1):
         if number in needed:
             op = program.ops[number - 1]
             needed.update(op.reads)
@@ -223,7 +227,7 @@ def kept(program: IntegerProgram) -> tuple[list[int], list[int]]:
 
     def in_memory(number: int) -> bool:
         made = program.ops[number - 1] if number else None
-        if number == program.output or isinstance(made, (View, Neuron)):
+        if number in (program.output, first or None) or isinstance(made, (View, Neuron)):
             return True
         return len(readers[number]) > 1 or not reads_once(readers[number][0])
 
@@ -245,8 +249,11 @@ class _Writer:
 
     def __post_init__(self) -> None:
         program, values = self.program, self.program.values
-        self.live, self.kept = kept(program)
+        self.logic = logic_of(program)
+        self.live, self.kept = kept(program, self.logic.number if self.logic else 0)
         self.x_type = "uint8_t" if program.input.kind == "pixels" else "int32_t"
+        if self.logic:  # compares need no clamped columns
+            self.x_type = stored(program.input.low, program.input.high)
         end = values[program.output]
         self.y_type = working(end.low, end.high)
         self.buffers = {n: self._buffer(n, values[n]) for n in self.kept if n != program.output}
@@ -623,6 +630,8 @@ class _Writer:
                 self.line(f"{buffer.text}[{i}] = 0;")
         op = self.program.ops[number - 1] if number else None
         match op:
+            case _ if self.logic and number == self.logic.number:
+                self.counts(self.logic)
             case View():
                 shape = self.program.values[op.x].shape
                 with self.elements(shape) as at:
@@ -643,6 +652,21 @@ class _Writer:
             f"static void {self.name}_v{number}({', '.join(taken.values()) or 'void'})\n{{\n{text}\n}}\n"
         )
         return f"    {self.name}_v{number}({', '.join(taken)});"
+
+    def counts(self, logic: Logic) -> None:
+        """The counts of truth tables, written out."""
+        self.sizes["truth tables"] = sum(max(len(table.entries), 8) // 8 for table in logic.tables())
+        stored = logic.stored()
+        self.line("uint32_t w;")
+        self.line("int32_t n;")
+        if stored:
+            self.line(f"uint8_t b[{len(stored)}];")
+        for text in stored_lines(stored):
+            self.line(text)
+        for group, bits in enumerate(logic.groups):
+            for text in count_lines(bits, stored):
+                self.line(text)
+            self.store(logic.number, (str(group),), "n")
 
     def neuron(self, number: int, op: Neuron, value: Value) -> None:
         x = self.program.values[op.x]
