@@ -17,7 +17,7 @@ import numpy as np
 
 from htaf._ground.files import check_output_folder, write_atomic
 from htaf.program.integer.exports import OPEN, lines, sealed, vectors
-from htaf.program.integer.logic_c import Logic, count_lines, logic_of, stored_lines
+from htaf.program.integer.logic_c import KEEP, Logic, count_lines, logic_of, stored_lines
 from htaf.program.integer.ops import (
     LUT,
     Add,
@@ -657,7 +657,8 @@ class _Writer:
         """The counts of truth tables, written out."""
         self.sizes["truth tables"] = sum(max(len(table.entries), 8) // 8 for table in logic.tables())
         stored = logic.stored()
-        self.line("uint32_t w;")
+        if logic.tables():
+            self.line("uint32_t w;")
         self.line("int32_t n;")
         if stored:
             self.line(f"uint8_t b[{len(stored)}];")
@@ -716,6 +717,7 @@ class _Writer:
             f'{self.head("c")}#include <stddef.h>\n#include <stdint.h>\n\n#include "{self.name}.h"\n',
             f'const char {self.name}_program[] = "{self.program.digest}";\n'
             f'const char {self.name}_text[] = "text sha256: {OPEN}";\n',
+            *([KEEP] if self.logic else []),
             *self.constants,
             *([f"{memory}\n}} buffer;\n"] if members else []),
             *self.helpers.values(),

@@ -3,7 +3,9 @@
 A table of five inputs is a word of 32 bits. Each input shifts it by half of what is left, or not, and the last bit is
 the table's. The sixth input chooses one of two words:
 
-    w = x[3] >= 7 ? 0x96a5c33cu : 0x0ff017e8u;
+    w = 0x0ff017e8u;
+    KEEP(w);
+    if (x[3] >= 7) w = 0x96a5c33cu;
     if (x[9] >= 5) w >>= 16;
     ...
     n += w & 1;
@@ -13,7 +15,6 @@ A threshold is compared where a table reads it: a compare costs no more than the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,14 @@ from htaf.program.integer.program import IntegerProgram
 
 MOST = 1024  # tables that are written out: 50 to 90 bytes each. More are loops over arrays
 WORD = 5  # inputs of a table that is one word
+KEEP = """\
+/* A branch around one instruction: without it GCC makes eight of a choice between two constants. */
+#if defined(__GNUC__)
+#define KEEP(w) __asm__("" : "+r"(w))
+#else
+#define KEEP(w) ((void)0)
+#endif
+"""
 
 
 @dataclass(frozen=True)
@@ -147,17 +156,14 @@ def _word(table: Table, stored: dict[Table, str]) -> Iterator[str]:
     tests = [one.text() if isinstance(one, Compared) else stored[one] for one in table.inputs]
     bits = min(len(tests), WORD)
     words = (table.entries.reshape(-1, 2**bits) << np.arange(2**bits)).sum(1)
-    yield f"w = {_chosen([f'0x{word:0{max(2**bits // 4, 1)}x}u' for word in words.tolist()], tests[WORD:])};"
+    texts = [f"0x{word:0{max(2**bits // 4, 1)}x}u" for word in words.tolist()]
+    for test in tests[WORD:-1]:
+        texts = [f"({test} ? {one} : {zero})" for zero, one in zip(texts[::2], texts[1::2], strict=True)]
+    yield f"w = {texts[0]};"
+    yield "KEEP(w);"
+    yield from (f"if ({tests[-1]}) w = {text};" for text in texts[1:])
     for i in reversed(range(bits)):
         yield f"if ({tests[i]}) w >>= {2**i};"
-
-
-def _chosen(words: Sequence[str], tests: Sequence[str]) -> str:
-    if not tests:
-        return words[0]
-    half = len(words) // 2
-    chosen = (f"({text})" if "?" in text else text for text in (_chosen(words[half:], tests[:-1]), _chosen(words[:half], tests[:-1])))
-    return f"{tests[-1]} ? {' : '.join(chosen)}"
 
 
 def logic_of(program: IntegerProgram) -> Logic | None:
