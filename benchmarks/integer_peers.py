@@ -12,6 +12,7 @@ layers, epochs and optimizer; nothing is chosen by their accuracy.
     bits      `htaf.replace`, `htaf.on_grid`: activations 0 and 1, int8 weights
     binary    the same, the hidden layer behind the first with weights of -1 and 1
     thermo    as binary, and so is the first, over 4 thresholds of each column: no products but those of the head
+    logic     truth tables of six thresholds each, as many as the size; logic4: of four
     lightgbm  boosted trees by m2cgen: doubles; exponentials at the end are left out
     integer   the same trees, compares of int16 and sums of int32
     emlearn   a random forest by emlearn: compares of int16, each tree has a vote
@@ -53,6 +54,7 @@ from htaf.program.integer.execute import TARGETS, missing, run_c
 from htaf.program.integer.ops import Array, Conv, IntegerError, Linear, Op, Pool, Shift, View
 from htaf.program.integer.program import Input, IntegerProgram
 from htaf.training.families.logic import LogicNetwork, logic_tables
+from htaf.training.fit import MOST_EPOCHS
 
 EPOCHS, ROUNDED, BATCH, RATE = 40, 15, 64, 1e-2
 LEVELS = 4  # of a thermometer
@@ -172,19 +174,20 @@ def of_bits(of: Split, size: int, seed: int, kind: str = "real", levels: int = L
     return integer_program(htaf.harden(net.eval()), x[:64], input=of.input)
 
 
-def of_logic(of: Split, luts: int, seed: int, inputs: int = 6, levels: int = LEVELS) -> IntegerProgram:
-    """Truth tables over thresholds of each column, trained with what the recipe of `htaf train logic` says."""
+def of_logic(of: Split, luts: int, seed: int, inputs: int = 6) -> IntegerProgram:
+    """Truth tables of thresholds, by the recipe of `htaf train logic` but for its batches."""
     torch.manual_seed(seed)
-    recipe = logic_tables()
+    recipe, x = logic_tables(), real(of.x, of.input)
+    assert isinstance(recipe.network, LogicNetwork)
+    levels = [min(recipe.network.thresholds, len(np.unique(column)) - 1) for column in of.x.T]
+    net = LogicNet(of.x.shape[1], len(np.unique(of.y)), (luts,), htaf.HTAF, thresholds=levels, inputs=inputs)
+    net.place(x)
     training, schedule = recipe.optimization, recipe.activation.sharpening()
     assert schedule is not None
-    x, counts = real(of.x, of.input), [min(levels, len(np.unique(column)) - 1) for column in of.x.T]
-    net = LogicNet(of.x.shape[1], len(np.unique(of.y)), (luts,), htaf.HTAF, thresholds=counts, inputs=inputs)
-    net.place(x)
-    epochs = max(EPOCHS, -(-training.least_steps // (len(x) // BATCH)))
-    weights = LogicNetwork().groups(net, training.lr)
-    sharpen = lambda progress: set_sharpness(net, schedule.at(progress))  # noqa: E731
-    trained(net, weights, of, seed, epochs, training.lr, sharpen, training.label_smoothing)
+    epochs = max(training.epochs, min(-(-training.least_steps // (len(x) // BATCH)), MOST_EPOCHS))
+    weights = recipe.network.groups(net, training.lr)
+    trained(net, weights, of, seed, epochs, training.lr, lambda progress: set_sharpness(net, schedule.at(progress)),
+            training.label_smoothing)  # fmt: skip
     net.settle()
     return integer_program(htaf.harden(net.eval()), x[:64], input=of.input)
 
@@ -374,16 +377,25 @@ NETWORKS: dict[str, Callable[[Split, int, int], IntegerProgram]] = {
     "bits": of_bits,
     "binary": lambda of, size, seed: of_bits(of, size, seed, "binary"),
     "thermo": lambda of, size, seed: of_bits(of, size, seed, "thermo"),
+    "logic": of_logic,
+    "logic4": lambda of, size, seed: of_logic(of, size, seed, 4),
 }
 TREES: dict[str, Callable[[Split, int, int, Path], None]] = {
     "lightgbm": by_m2cgen,
     "integer": by_integers,
     "emlearn": by_emlearn,
 }
-SIZES = {"networks": (4, 8, 16, 32, 64, 128), "filters": (2, 4, 8, 16, 32), "trees": (1, 2, 4, 8, 16, 32, 64)}
+SIZES = {
+    "networks": (4, 8, 16, 32, 64, 128),
+    "tables": (10, 20, 50, 100, 200),
+    "filters": (2, 4, 8, 16, 32),
+    "trees": (1, 2, 4, 8, 16, 32, 64),
+}
 
 
 def sizes(task: str, method: str) -> tuple[int, ...]:
+    if method.startswith("logic"):
+        return SIZES["tables"]
     return SIZES["trees" if method in TREES else "filters" if TASKS[task].images else "networks"]
 
 

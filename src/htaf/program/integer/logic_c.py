@@ -166,27 +166,40 @@ def _word(table: Table, stored: dict[Table, str]) -> Iterator[str]:
         yield f"if ({tests[i]}) w >>= {2**i};"
 
 
+def compared_of(program: IntegerProgram) -> tuple[dict[int, tuple[Array, Array | None]], dict[int, list[Compared]]]:
+    """The values that are columns or pixels as they come, by the place of each element and what it makes of a pixel;
+    and those that are thresholds of these."""
+    columns: dict[int, tuple[Array, Array | None]] = {0: (np.arange(program.values[0].size), None)}
+    bits = dict[int, list[Compared]]()
+    for number, op, _ in program:
+        if (source := op.reads[0]) not in columns:
+            continue
+        (places, table), shape = columns[source], program.values[source].shape
+        match op:
+            case Lookup() if table is None:
+                columns[number] = places, _each(op.table, shape)
+            case Take():
+                columns[number] = places[op.index], None if table is None else table[op.index]
+            case View():
+                columns[number] = columns[source]
+            case Steps() if (op.least, op.unit, op.thresholds.shape[1]) == (0, 1, 1):
+                bits[number] = _compared(program, op, places, table)
+    return columns, bits
+
+
 def logic_of(program: IntegerProgram) -> Logic | None:
     """What a program counts, where it is thresholds of columns or of pixels, truth tables and counts of their bits;
     operations behind the counts may be of any kind. None where it has another form, or more than `MOST` tables."""
-    columns: dict[int, tuple[Array, Array | None]] = {0: (np.arange(program.values[0].size), None)}
-    bits = dict[int, list[Bit]]()
+    columns, compared = compared_of(program)
+    bits: dict[int, list[Bit]] = {number: [*some] for number, some in compared.items()}
     for number, op, _ in program:
         source = op.reads[0]
         shape = program.values[source].shape
         match op:
-            case Lookup() if source in columns and columns[source][1] is None:
-                places = columns[source][0]
-                columns[number] = places, _each(op.table, shape)
-            case Take() if source in columns:
-                places, table = columns[source]
-                columns[number] = places[op.index], None if table is None else table[op.index]
-            case View() if source in columns:
-                columns[number] = columns[source]
+            case _ if number in columns or number in bits:
+                continue
             case View() if source in bits:
                 bits[number] = bits[source]
-            case Steps() if source in columns and (op.least, op.unit, op.thresholds.shape[1]) == (0, 1, 1):
-                bits[number] = _compared(program, op, *columns[source])
             case LUT() if source in bits and len(shape) == 1:
                 given = bits[source]
                 read = zip(op.index.tolist(), op.table, strict=True)

@@ -6,24 +6,19 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
-from jaxtyping import Int64
 from torch import Tensor
 
 from htaf._ground.errors import option
-from htaf.data import dates
-from htaf.data.columns import Column, spelled
+from htaf.data.columns import Column
 from htaf.data.images import ImagePreprocessor
 from htaf.data.preprocess import Preprocessor
 from htaf.program.integer.build import integer_program
-from htaf.program.integer.ops import Array, IntegerError
+from htaf.program.integer.ops import IntegerError
 from htaf.program.integer.program import Input, IntegerProgram
 from htaf.program.packed.graph import trace
 from htaf.training.runs.folder import HASHED, MODEL, RunError
 from htaf.training.runs.run import Run
-
-TEXTS = ("category", "other", "encoded")
 
 
 def inputs_of(known: Preprocessor, given: Input) -> list[dict[str, Any]]:
@@ -62,58 +57,6 @@ def _made_of(column: Column, codes: Sequence[float], given: Input) -> Iterator[d
         yield from ({"kind": "category", **own, "text": text} for text in column.categories)
         if column.other:
             yield {"kind": "other", **own, "texts": [*column.categories]}
-
-
-def prepared(columns: Sequence[dict[str, Any]], given: Input, rows: pd.DataFrame) -> Int64[Array, "rows inputs"]:
-    """Say what a program takes for raw rows, by what an export says of its inputs alone.
-
-    Args:
-        columns: as `inputs_of` makes them. rows: of any dtypes, with the raw columns.
-
-    Raises:
-        DataError: a column is not there, or holds other values than those of its kind.
-    """
-    from htaf.program.export.tables import raw_columns
-
-    asked = {
-        one["column"]: {
-            "name": one["column"],
-            "dtype": "string" if one["kind"] in TEXTS else "int64" if "order" in one else "float64",
-            **{key: one[key] for key in ("unit", "order", "zoned") if key in one},
-        }
-        for one in columns
-    }
-    raw = raw_columns(rows, [*asked.values()])
-    return np.stack([_prepared(one, raw[one["column"]][:, 0], given) for one in columns], 1)
-
-
-def _prepared(said: dict[str, Any], v: Array, given: Input) -> Int64[Array, " rows"]:
-    if said["kind"] in TEXTS:
-        v = np.array([spelled(text) for text in v], object)
-    if "order" in said:
-        v = v.astype("datetime64[us]")
-    match said["kind"]:
-        case "number":
-            absent = np.isnan(v) | np.isin(v, said["codes"])
-            t = np.where(absent, said["fill"], v) * said["scale"] + said["offset"]
-        case "code":
-            t = v == said["code"]
-        case "missing":
-            t = np.isnat(v) if "order" in said else np.isnan(v)
-        case "date":
-            v = np.where(np.isnat(v), np.datetime64(said["fill"], "us"), v)
-            part = dates.numbers(v, np.datetime64(said["first"], "us"))[said["part"]]
-            t = (part - said["low"]) / (said["high"] - said["low"])
-        case "category":
-            t = v == spelled(said["text"])
-        case "other":
-            t = ~np.isin(v, [spelled(text) for text in said["texts"]])
-        case "encoded":
-            known = {spelled(text): number for text, number in said["values"].items()}
-            return np.array([known.get(text, said["otherwise"]) for text in v], np.int64)
-        case kind:
-            raise IntegerError(f"expected an input of a known kind, got {kind!r}")
-    return given.quantised(np.asarray(t, np.float32))
 
 
 def build_run(run: Run) -> IntegerProgram:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
@@ -26,9 +27,10 @@ from htaf.data.preprocess import Preprocessor
 from htaf.program.integer import exports, files
 from htaf.program.integer.ops import Array, IntegerError
 from htaf.program.integer.program import IntegerProgram
+from htaf.program.integer.raw import RAW, prepared, raw, raw_inputs
 from htaf.training.runs.data import PartName, Place, RunPart, raw_part
 from htaf.training.runs.folder import RunError
-from htaf.training.runs.integer import build_run, pixel_table, prepared
+from htaf.training.runs.integer import build_run, pixel_table
 from htaf.training.runs.packing import CheckError, known_part, own_data, parts_of, to_write
 from htaf.training.runs.run import Run
 
@@ -92,7 +94,8 @@ def export_program(
     """Write the exact network of a run as integers alone: a program, C99, Verilog, or ONNX.
 
     The network was trained with weights on a grid. Its integer program is compared with it on all rows of a part before
-    anything is written: no prediction may differ.
+    anything is written: no prediction may differ. Logic networks of tables take raw columns, see `raw_inputs`; their
+    program of these is compared too.
 
     Args:
         out: a file; of C and Verilog a folder.
@@ -110,17 +113,30 @@ def export_program(
     folder = to in ("c", "verilog")  # whose writers look at what is there
     with nullcontext(Path(out)) if folder else to_write(run, out, data) as path:
         program = build_run(run)
-        rows = parts_of(run, own_data(run, data, data_dir), data_dir, part)[0]
+        own = own_data(run, data, data_dir)
+        rows = parts_of(run, own, data_dir, part)[0]
         x = _integers_of(run, program, rows)
         found = _network(run, program, rows, _run(program, x, progress))
-        if found.predictions:
+        others = found.predictions
+        if run.record["model"]["kind"] == "logic" and not isinstance(own, Images):
+            program, x, others = _of_raw(run, program, raw_part(run, own, part), others)
+        if others:
             raise CheckError(
-                f"expected the predictions of the run's exact network on {part} rows, got {found.predictions:,} others "
+                f"expected the predictions of the run's exact network on {part} rows, got {others:,} others "
                 f"of {found.rows:,}: nothing is written"
             )
         path.parent.mkdir(parents=True, exist_ok=True)
         notes = _written(program, path, to, name, x[:16])
         return WrittenProgram(path, to, program.digest, found, notes)
+
+
+def _of_raw(run: Run, program: IntegerProgram, rows: pd.DataFrame, others: int) -> tuple[IntegerProgram, Array, int]:
+    """The program of raw columns, what it takes for these rows, and how many predictions are not those of the other."""
+    made = raw(program, raw_inputs(program, rows))
+    x, known = prepared(made.about["columns"], made.input, rows), run.preprocessor()
+    assert isinstance(known, Preprocessor)
+    found = _compared("raw columns", _run(made, x), _run(program, program.input.quantised(known.transform(rows))))
+    return made, x, others + found.predictions
 
 
 def _written(program: IntegerProgram, path: Path, to: Form, name: str, rows: Array) -> tuple[str, ...]:
@@ -176,17 +192,20 @@ def verify_export(
         raise IntegerError(f"expected an exported file or folder, there is none at {path}")
     program, part, own = build_run(run), known_part(run, part), own_data(run, data, data_dir)
     held = parts_of(run, own, data_dir, part)[0]
-    places = [*_places(path, program, run, held, targets)]  # what cannot be is said before all rows are run
+    said = _columns(path)
+    of_raw = bool(said) and said[0].get("kind") in RAW
+    form = raw(program, said) if of_raw else program
+    places = [*_places(path, form, run, held, targets)]  # what cannot be is said before all rows are run
     x = _integers_of(run, program, held, rows)
     wanted = _run(program, x, progress)
     yield _network(run, program, held, wanted)
     known = run.preprocessor()
-    if not isinstance(own, Images) and isinstance(known, Preprocessor) and (said := _columns(path)):
-        raw, before = raw_part(run, own, part).iloc[:rows], x
-        x = program.input.quantised(known.transform(raw))
+    if not isinstance(own, Images) and isinstance(known, Preprocessor) and said:
+        of_part, before = raw_part(run, own, part).iloc[:rows], x
+        x = program.input.quantised(known.transform(of_part))
         if not np.array_equal(x, before):  # rows of the training are encoded without their own targets
             wanted = _run(program, x)
-        x = prepared(said, program.input, raw)
+        x = prepared(said, form.input, of_part)
     for where, call in places:
         size = max(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path]))
         try:
