@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
 from tests.integer.made import Made
 
 from htaf.data.preprocess import Preprocessor
+from htaf.program.integer.c import to_c
+from htaf.program.integer.execute import exported, missing, run_program
 from htaf.program.integer.logic_c import compared_of
-from htaf.program.integer.ops import LUT, Count, IntegerError, Linear, Steps, View
+from htaf.program.integer.ops import LUT, Count, IntegerError, Linear, Steps, Take, View
 from htaf.program.integer.program import Input, IntegerProgram
 from htaf.program.integer.raw import prepared, raw, raw_inputs
 from htaf.training.runs.integer import inputs_of
@@ -37,14 +42,18 @@ def frame(rng: np.random.Generator, rows: int) -> pd.DataFrame:
     )
 
 
-def logic_program(known: Preprocessor, x: np.ndarray, seed: int) -> IntegerProgram:
-    """Truth tables of random thresholds of prepared columns."""
+def logic_program(known: Preprocessor, x: np.ndarray, seed: int, **about: Any) -> IntegerProgram:
+    """Truth tables of random thresholds of prepared columns; two counts."""
     given = Input("columns", (len(known.feature_names),), -(2**13), 2**13, 10)
     made = Made(seed, given)
     made.seen[0] = given.quantised(x)
-    program = made.logic()
-    about = {"columns": inputs_of(known, given), "target": {"task": "classification"}}
-    return IntegerProgram(given, program.ops, program.output, program.unit, about)
+    made.add(Take, 0, made.rng.integers(0, len(known.feature_names), 90))
+    made.bits()
+    made.luts(30, int(made.rng.integers(1, 7)))
+    made.luts(16)
+    made.add(View, made.here(), (2, 1, 8))
+    made.count((-2, -1))
+    return IntegerProgram(given, tuple(made.ops), 6, (-1, 1), {"columns": inputs_of(known, given), **about})
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -97,5 +106,37 @@ def test_a_missing_value_is_an_integer_that_does_the_same() -> None:
 def test_columns_that_a_layer_reads_are_refused() -> None:
     given = Input("columns", (2,), -9, 9)
     program = IntegerProgram(given, (Linear("fc", 0, np.array([[1, 2]]), None),), 1, about={"columns": [{}]})
-    with pytest.raises(IntegerError, match="expected columns of a table that thresholds alone read, .* got fc"):
+    with pytest.raises(IntegerError, match=r"expected columns of a table that thresholds alone read, .* got fc"):
         raw_inputs(program, pd.DataFrame())
+
+
+def test_c_names_columns_missing_values_texts_and_classes(tmp_path: Path) -> None:
+    """A program that fills its row by the names of the header gives the class; NETWORK_H is no column's name."""
+    if missing("host"):
+        pytest.skip("gcc is not installed")
+    rows = pd.DataFrame({"h": [1.5, 2, 3, 4] * 50, "sex */": ["m", "f", None, "Ä"] * 50, "x y": [0.0, 1] * 100})
+    known = Preprocessor.fit(rows, np.arange(200) % 2, task="classification", classes=("no", "yes"))
+    said = {"target": {"task": "classification", "classes": ["no", "yes"], "threshold": 0.3}}
+    program = logic_program(known, known.transform(rows), 29, **said)
+    made = raw(program, raw_inputs(program, rows))
+    to_c(made, tmp_path)
+    text = """#include <stdio.h>
+#include "network.h"
+int main(void)
+{
+    TYPE x[NETWORK_INPUTS];
+    x[NETWORK_X_Y] = 1;
+    for (int i = 0; i < 8; i++) {
+        static const TYPE texts[] = {NETWORK_SEX_M, NETWORK_SEX_F, NETWORK_SEX_MISSING, NETWORK_SEX_OTHER};
+        x[NETWORK_H_2] = i < 4 ? 15 : NETWORK_H_2_MISSING, x[NETWORK_SEX] = texts[i % 4];
+        printf("%d", network_class(x));
+    }
+    return NETWORK_SEX_OTHER != 4;
+}
+"""
+    (tmp_path / "main.c").write_text(text.replace("TYPE", exported(tmp_path).x_type))
+    numbers = {"h": [1.5] * 4 + [np.nan] * 4, "sex */": ["m", "f", None, "new"] * 2, "x y": [1.0] * 8}
+    y = program.run(program.input.quantised(known.transform(pd.DataFrame(numbers))))
+    probability = 1 / (1 + np.exp((y[:, 0] - y[:, 1]) * 2.0 ** program.unit[0] / program.unit[1]))
+    assert len({*probability}) > 2
+    assert run_program(tmp_path, tmp_path / "main.c") == "".join(str(int(p >= 0.3)) for p in probability)

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from htaf._ground.files import check_output_folder, write_atomic
-from htaf.program.integer.exports import OPEN, lines, sealed, vectors
-from htaf.program.integer.logic_c import KEEP, Logic, count_lines, logic_of, stored_lines
+from htaf.program.integer.exports import OPEN, is_raw, lines, sealed, vectors
+from htaf.program.integer.logic_c import KEEP, Logic, chosen, count_lines, logic_of, names, stored_lines
 from htaf.program.integer.ops import (
     LUT,
     Add,
@@ -253,7 +253,9 @@ class _Writer:
         self.live, self.kept = kept(program, self.logic.number if self.logic else 0)
         self.x_type = "uint8_t" if program.input.kind == "pixels" else "int32_t"
         if self.logic:  # compares need no clamped columns
-            self.x_type = stored(program.input.low, program.input.high)
+            low, high = program.input.low, program.input.high
+            self.x_type = "uint16_t" if low >= 0 and 2**15 <= high < 2**16 else stored(low, high)
+        self.choice = chosen(program) if self.logic else ""
         end = values[program.output]
         self.y_type = working(end.low, end.high)
         self.buffers = {n: self._buffer(n, values[n]) for n in self.kept if n != program.output}
@@ -724,6 +726,9 @@ class _Writer:
             *self.body,
             f"void {self.name}_run(const {self.x_type} *x, {self.y_type} *y)\n{{\n" + "\n".join(calls) + "\n}\n",
         ]
+        if self.choice:
+            steps = f"    {self.y_type} y[{self.buffers[self.program.output].count}];\n    {self.name}_run(x, y);"
+            parts.append(f"int {self.name}_class(const {self.x_type} *x)\n{{\n{steps}\n{self.choice}\n}}\n")
         return sealed("\n".join(parts).encode())
 
     def head(self, of: str) -> str:
@@ -738,8 +743,13 @@ class _Writer:
         what = "pixels [channels, height, width]"
         if given.kind == "columns":
             what = f"columns: round(value * 2^{given.exponent}), half to even, clamped to {given.low} to {given.high};"
+        if is_raw(self.program.about.get("columns") or []):
+            what = "raw columns as integers, see below;"
         means = "".join(f"   {line}\n" for line in lines(self.program))
         greatest = "" if means else "; the class is the first of the greatest"
+        taken = [f"{upper}_{of}" for of in ("H", "INPUTS", "OUTPUTS", "FLASH_BYTES", "RAM_BYTES")]
+        named = f"{found}\n" if (found := names(self.program, self.name, taken)) else ""
+        class_ = f"\n/* the place of the predicted class */\nint {self.name}_class(const {self.x_type} *x);\n"
         text = f"""{self.head("h")}/* text sha256: {OPEN} */
 #ifndef {upper}_H
 #define {upper}_H
@@ -751,7 +761,7 @@ class _Writer:
 #define {upper}_FLASH_BYTES {self.flash}
 #define {upper}_RAM_BYTES {self.ram}
 
-#ifdef __cplusplus
+{named}#ifdef __cplusplus
 extern "C" {{
 #endif
 
@@ -759,10 +769,10 @@ extern const char {self.name}_program[]; /* SHA-256 of the program */
 extern const char {self.name}_text[]; /* and of the text of {self.name}.c, with zeros in its place */
 
 /* One row. x: {what} {list(given.shape)}.
-   y: outputs times 2^{-exponent} * {divisor}{greatest}. Not reentrant: static buffers.
+   y: outputs times 2^{-exponent} * {divisor}{greatest}.{" Not reentrant: static buffers." * (self.ram > 0)}
 {means}*/
 void {self.name}_run(const {self.x_type} *x, {self.y_type} *y);
-
+{class_ * bool(self.choice)}
 #ifdef __cplusplus
 }}
 #endif

@@ -15,11 +15,14 @@ A threshold is compared where a table reads it: a compare costs no more than the
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from htaf.program.integer.exports import is_raw
 from htaf.program.integer.ops import LUT, Array, Count, Lookup, Steps, Take, View, by_channel
 from htaf.program.integer.program import IntegerProgram
 
@@ -191,7 +194,7 @@ def logic_of(program: IntegerProgram) -> Logic | None:
     """What a program counts, where it is thresholds of columns or of pixels, truth tables and counts of their bits;
     operations behind the counts may be of any kind. None where it has another form, or more than `MOST` tables."""
     columns, compared = compared_of(program)
-    bits: dict[int, list[Bit]] = {number: [*some] for number, some in compared.items()}
+    bits: dict[int, Sequence[Bit]] = {**compared}
     for number, op, _ in program:
         source = op.reads[0]
         shape = program.values[source].shape
@@ -211,7 +214,7 @@ def logic_of(program: IntegerProgram) -> Logic | None:
     return None
 
 
-def _counted(program: IntegerProgram, number: int, bits: list[Bit]) -> Logic | None:
+def _counted(program: IntegerProgram, number: int, bits: Sequence[Bit]) -> Logic | None:
     after = (read for op in program.ops[number:] for read in op.reads)
     size = len(bits) // program.values[number].size
     found = Logic(number, tuple(tuple(bits[i : i + size]) for i in range(0, len(bits), size)))
@@ -225,10 +228,10 @@ def _each(of: Array, shape: tuple[int, ...]) -> Array:
     return of[channel.reshape(-1)]
 
 
-def _compared(program: IntegerProgram, op: Steps, places: Array, table: Array | None) -> list[Bit]:
+def _compared(program: IntegerProgram, op: Steps, places: Array, table: Array | None) -> list[Compared]:
     shape = program.values[op.x].shape
     thresholds, signs = _each(op.thresholds[:, 0], shape).tolist(), _each(op.sign, shape).tolist()
-    found, low, high = list[Bit](), program.input.low, program.input.high
+    found, low, high = list[Compared](), program.input.low, program.input.high
     for i, (place, threshold, sign) in enumerate(zip(places.tolist(), thresholds, signs, strict=True)):
         if table is not None:
             fires = (table[i] * sign >= threshold).astype(np.int64)
@@ -237,3 +240,47 @@ def _compared(program: IntegerProgram, op: Steps, places: Array, table: Array | 
         end = threshold if sign > 0 else 1 - threshold
         found.append(Compared(place, (end,) if low < end <= high else (), int((sign > 0) == (end <= low))))
     return found
+
+
+# ---- names of raw columns, and classes ----
+
+
+def names(program: IntegerProgram, name: str, taken: Sequence[str]) -> str:
+    """Enumerations for a header: the places of raw columns, what stands for a missing value, and the places of texts;
+    empty where the inputs are no raw columns. taken: names that are there."""
+    columns = program.about.get("columns") or []
+    if not is_raw(columns):
+        return ""
+    used = {*taken}
+
+    def named(*parts: str) -> str:
+        text = re.sub(r"[^A-Z0-9]+", "_", "_".join(parts).upper()).strip("_")
+        free = next(one for i in itertools.count(1) if (one := text if i == 1 else f"{text}_{i}") not in used)
+        used.add(free)
+        return free
+
+    places, texts = list[str](), list[str]()
+    for one in columns:
+        place = named(name, one["name"])
+        places.append(f"    {place} = {one['x']}")
+        if one["kind"] == "fixed":
+            texts.append(f"    {named(place, 'missing')} = {one['missing']}")
+        for i, text in enumerate([*one.get("texts", ()), "other"] if one["kind"] == "index" else []):
+            texts.append(f"    {named(place, text or 'missing')} = {i}")
+    enums = ["enum {\n" + ",\n".join(some) + "\n};\n" for some in (places, texts)]
+    return f"/* places in x */\n{enums[0]}\n/* what stands for a missing value, and for texts */\n{enums[1]}"
+
+
+def chosen(program: IntegerProgram) -> str:
+    """C statements that give the class of the outputs y; empty of a regression."""
+    target, outputs = program.about.get("target") or {}, program.values[program.output].size
+    if outputs < 2 or target.get("task", "classification") != "classification":
+        return ""
+    if (threshold := target.get("threshold")) is not None:
+        most = 2 * max(abs(program.values[program.output].low), abs(program.values[program.output].high)) + 1
+        unit = 2.0 ** program.unit[0] / program.unit[1]
+        probable = (1 + np.tanh(np.arange(-most, most + 1) * unit / 2)) / 2 >= threshold
+        return f"    return y[1] - y[0] >= {int(np.append(probable, True).argmax()) - most};"
+    return f"""    int most = 0;
+    for (int i = 1; i < {outputs}; i++) if (y[i] > y[most]) most = i;
+    return most;"""

@@ -22,7 +22,6 @@ from htaf.program.integer.ops import LUT, Array, IntegerError, Op, Steps, Take
 from htaf.program.integer.program import Input, IntegerProgram
 
 Line = dict[str, Any]
-RAW = ("fixed", "index")
 TEXTS = ("category", "other", "encoded", "index")
 TYPES = ((0, 2**8 - 1), (-(2**7), 2**7 - 1), (0, 2**16 - 1), (-(2**15), 2**15 - 1), (-(2**31), 2**31 - 1))
 DECIMALS = 9

@@ -27,7 +27,7 @@ from htaf.data.preprocess import Preprocessor
 from htaf.program.integer import exports, files
 from htaf.program.integer.ops import Array, IntegerError
 from htaf.program.integer.program import IntegerProgram
-from htaf.program.integer.raw import RAW, prepared, raw, raw_inputs
+from htaf.program.integer.raw import prepared, raw, raw_inputs
 from htaf.training.runs.data import PartName, Place, RunPart, raw_part
 from htaf.training.runs.folder import RunError
 from htaf.training.runs.integer import build_run, pixel_table
@@ -193,8 +193,7 @@ def verify_export(
     program, part, own = build_run(run), known_part(run, part), own_data(run, data, data_dir)
     held = parts_of(run, own, data_dir, part)[0]
     said = _columns(path)
-    of_raw = bool(said) and said[0].get("kind") in RAW
-    form = raw(program, said) if of_raw else program
+    form = raw(program, said) if exports.is_raw(said) else program
     places = [*_places(path, form, run, held, targets)]  # what cannot be is said before all rows are run
     x = _integers_of(run, program, held, rows)
     wanted = _run(program, x, progress)
