@@ -16,8 +16,8 @@ from htaf.program.integer.execute import exported, missing, run_program
 from htaf.program.integer.logic_c import compared_of
 from htaf.program.integer.ops import LUT, Count, IntegerError, Linear, Steps, Take, View
 from htaf.program.integer.program import Input, IntegerProgram
-from htaf.program.integer.raw import prepared, raw, raw_inputs
-from htaf.training.runs.integer import inputs_of
+from htaf.program.integer.raw import raw, raw_inputs
+from htaf.training.runs.integer import inputs_of, prepared, values_of
 
 CODES = (-9.0, 77.0)
 
@@ -56,6 +56,10 @@ def logic_program(known: Preprocessor, x: np.ndarray, seed: int, **about: Any) -
     return IntegerProgram(given, tuple(made.ops), 6, (-1, 1), {"columns": inputs_of(known, given), **about})
 
 
+def inputs(program: IntegerProgram, rows: pd.DataFrame) -> list[dict[str, Any]]:
+    return raw_inputs(program, values_of(program.about["columns"], rows))
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_raw_programs_equal_prepared_ones(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -63,7 +67,7 @@ def test_raw_programs_equal_prepared_ones(seed: int) -> None:
     y = train["number"].fillna(9).to_numpy(float) + train["day"].isna() * 5
     known = Preprocessor.fit(train, y, task="regression", special_codes=CODES)
     program = logic_program(known, known.transform(train), seed)
-    made = raw(program, raw_inputs(program, pd.concat([train, rows])))
+    made = raw(program, inputs(program, pd.concat([train, rows])))
     for some in (train, rows, _beside(made, rows)):
         x = prepared(made.about["columns"], made.input, some)
         np.testing.assert_array_equal(made.run(x), program.run(program.input.quantised(known.transform(some))))
@@ -95,7 +99,7 @@ def test_a_missing_value_is_an_integer_that_does_the_same() -> None:
     luts = LUT("luts", 1, np.array([[0]]), np.array([[0, 1]]))
     ops = (steps, luts, View("view", 2, (1, 1)), Count("count", 3, (-1,)))
     program = IntegerProgram(given, ops, 4, about={"columns": inputs_of(known, given)})
-    (line,) = raw_inputs(program, count)
+    (line,) = inputs(program, count)
     assert (line["kind"], line["decimals"], line["missing"]) == ("fixed", 0, 3)
     made = raw(program, [line])
     assert made.run(np.arange(256)[:, None])[:, 0].tolist() == [0] * 4 + [1] * 252
@@ -107,7 +111,7 @@ def test_columns_that_a_layer_reads_are_refused() -> None:
     given = Input("columns", (2,), -9, 9)
     program = IntegerProgram(given, (Linear("fc", 0, np.array([[1, 2]]), None),), 1, about={"columns": [{}]})
     with pytest.raises(IntegerError, match=r"expected columns of a table that thresholds alone read, .* got fc"):
-        raw_inputs(program, pd.DataFrame())
+        raw_inputs(program, {})
 
 
 def test_c_names_columns_missing_values_texts_and_classes(tmp_path: Path) -> None:
@@ -118,7 +122,7 @@ def test_c_names_columns_missing_values_texts_and_classes(tmp_path: Path) -> Non
     known = Preprocessor.fit(rows, np.arange(200) % 2, task="classification", classes=("no", "yes"))
     said = {"target": {"task": "classification", "classes": ["no", "yes"], "threshold": 0.3}}
     program = logic_program(known, known.transform(rows), 29, **said)
-    made = raw(program, raw_inputs(program, rows))
+    made = raw(program, inputs(program, rows))
     to_c(made, tmp_path)
     text = """#include <stdio.h>
 #include "network.h"

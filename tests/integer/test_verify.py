@@ -24,9 +24,8 @@ from htaf.program.integer.files import load
 from htaf.program.integer.onnx import to_integer_onnx
 from htaf.program.integer.ops import Linear, Steps
 from htaf.program.integer.program import Input, IntegerProgram
-from htaf.program.integer.raw import prepared
 from htaf.program.integer.verilog import to_verilog
-from htaf.training.runs.integer import inputs_of
+from htaf.training.runs.integer import inputs_of, prepared
 
 FILES = {"integer": "p.safetensors", "c": "c", "verilog": "v", "onnx-integer": "p.onnx"}
 

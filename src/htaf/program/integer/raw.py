@@ -6,7 +6,7 @@ values, which begins and ends at some integers; these are found with the prepara
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -29,45 +29,15 @@ PARITY = 6  # inputs of a table that joins thresholds
 UNSEEN = "\0"  # a text that is no category
 
 
-# ---- inputs of raw rows, by what a program says of them ----
+# ---- an input of a raw column, by what a program says of it ----
 
 
-def prepared(columns: Sequence[Line], given: Input, rows: pd.DataFrame) -> Int64[Array, "rows inputs"]:
-    """Say what a program takes for raw rows, by what an export says of its inputs alone.
+def prepared_column(said: Line, v: Array, given: Input) -> Int64[Array, " rows"]:
+    """What a program takes, by a line of `about["columns"]`.
 
     Args:
-        columns: as `inputs_of` or `raw_inputs` makes them. rows: of any dtypes, with the raw columns.
-
-    Raises:
-        DataError: a column is not there, or holds other values than those of its kind.
+        v: the raw column: float64 with NaN, datetime64[us] or texts as `spelled`; of a date also its part, float64.
     """
-    raw = values_of(columns, rows)
-    return np.stack([_prepared(one, raw[one["column"]], given) for one in columns], 1)
-
-
-def values_of(columns: Sequence[Line], rows: pd.DataFrame) -> dict[str, Array]:
-    """The raw columns that lines name, by name: float64 with NaN, datetime64[us], or texts as `spelled`."""
-    from htaf.program.export.tables import raw_columns
-
-    asked = {
-        one["column"]: {
-            "name": one["column"],
-            "dtype": "string" if one["kind"] in TEXTS else "int64" if "order" in one else "float64",
-            **{key: one[key] for key in ("unit", "order", "zoned") if key in one},
-        }
-        for one in columns
-    }
-    found = {name: column[:, 0] for name, column in raw_columns(rows, [*asked.values()]).items()}
-    for name, said in asked.items():
-        if said["dtype"] == "string":
-            found[name] = np.array([spelled(text) for text in found[name]], object)
-        elif said["dtype"] == "int64":
-            found[name] = found[name].astype("datetime64[us]")
-    return found
-
-
-def _prepared(said: Line, v: Array, given: Input) -> Int64[Array, " rows"]:
-    """v: as `values_of`; of a date also its part, float64."""
     match said["kind"]:
         case "number":
             absent = np.isnan(v) | np.isin(v, said["codes"])
@@ -107,7 +77,7 @@ def _part(said: Line, v: Array) -> Array:
 # ---- raw columns of a program ----
 
 
-def raw_inputs(program: IntegerProgram, rows: pd.DataFrame) -> list[Line]:
+def raw_inputs(program: IntegerProgram, values: Mapping[str, Array]) -> list[Line]:
     """What the inputs of `raw` are, as JSON values: a line a raw column, of a date one a part that is read.
 
     fixed: a number in units of 10^-decimals, the least at which all rows, codes and ends of the training are exact and
@@ -117,17 +87,16 @@ def raw_inputs(program: IntegerProgram, rows: pd.DataFrame) -> list[Line]:
     neighbours.
 
     Args:
-        program: as `raw` takes it. rows: raw rows of any dtypes, such as those by which the program is checked.
+        program: as `raw` takes it. values: raw columns as `prepared_column` takes them, by name, such as those by which
+            the program is checked.
 
     Raises:
-        IntegerError: a program that reads columns in another way, or values that no int32 holds. DataError: as
-            `prepared`.
+        IntegerError: a program that reads columns in another way, or values that no int32 holds.
     """
     _, bits, used = _thresholds(program)
     columns, given = program.about["columns"], program.input
     read = [bits[i] for i in used]
-    lines, values = _begun(columns, {one.place for one in read}), values_of(columns, rows)
-    ends = [0, 0]
+    lines, ends = _begun(columns, {one.place for one in read}), [0, 0]
     for line in lines:
         if line["kind"] == "fixed":
             v = np.array([*_part(line, values[line["column"]]), *_known(line, columns)], float)
@@ -265,7 +234,7 @@ def _bits(one: Compared, line: Line, said: Line, integers: Sequence[int], given:
         if said["kind"] == "date" and np.isnan(v).any():
             filled = _part(said, np.array([said["fill"]], "datetime64[us]"))
             v = np.where(np.isnan(v), filled, v)
-    return one.at(_prepared(said, v, given).tolist())
+    return one.at(prepared_column(said, v, given).tolist())
 
 
 def _missing(line: Line, columns: Sequence[Line], own: Sequence[Compared], given: Input) -> int:

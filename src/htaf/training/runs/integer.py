@@ -6,16 +6,19 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
+from jaxtyping import Int64
 from torch import Tensor
 
 from htaf._ground.errors import option
-from htaf.data.columns import Column
+from htaf.data.columns import Column, spelled
 from htaf.data.images import ImagePreprocessor
 from htaf.data.preprocess import Preprocessor
 from htaf.program.integer.build import integer_program
-from htaf.program.integer.ops import IntegerError
+from htaf.program.integer.ops import Array, IntegerError
 from htaf.program.integer.program import Input, IntegerProgram
+from htaf.program.integer.raw import TEXTS, prepared_column
 from htaf.program.packed.graph import trace
 from htaf.training.runs.folder import HASHED, MODEL, RunError
 from htaf.training.runs.run import Run
@@ -57,6 +60,40 @@ def _made_of(column: Column, codes: Sequence[float], given: Input) -> Iterator[d
         yield from ({"kind": "category", **own, "text": text} for text in column.categories)
         if column.other:
             yield {"kind": "other", **own, "texts": [*column.categories]}
+
+
+def prepared(columns: Sequence[dict[str, Any]], given: Input, rows: pd.DataFrame) -> Int64[Array, "rows inputs"]:
+    """Say what a program takes for raw rows, by what an export says of its inputs alone.
+
+    Args:
+        columns: as `inputs_of` or `htaf.program.integer.raw.raw_inputs` makes them. rows: of any dtypes, with the raw columns.
+
+    Raises:
+        DataError: a column is not there, or holds other values than those of its kind.
+    """
+    raw = values_of(columns, rows)
+    return np.stack([prepared_column(one, raw[one["column"]], given) for one in columns], 1)
+
+
+def values_of(columns: Sequence[dict[str, Any]], rows: pd.DataFrame) -> dict[str, Array]:
+    """The raw columns that lines name, by name: float64 with NaN, datetime64[us], or texts as `spelled`."""
+    from htaf.program.export.tables import raw_columns
+
+    asked = {
+        one["column"]: {
+            "name": one["column"],
+            "dtype": "string" if one["kind"] in TEXTS else "int64" if "order" in one else "float64",
+            **{key: one[key] for key in ("unit", "order", "zoned") if key in one},
+        }
+        for one in columns
+    }
+    found = {name: column[:, 0] for name, column in raw_columns(rows, [*asked.values()]).items()}
+    for name, said in asked.items():
+        if said["dtype"] == "string":
+            found[name] = np.array([spelled(text) for text in found[name]], object)
+        elif said["dtype"] == "int64":
+            found[name] = found[name].astype("datetime64[us]")
+    return found
 
 
 def build_run(run: Run) -> IntegerProgram:

@@ -27,10 +27,10 @@ from htaf.data.preprocess import Preprocessor
 from htaf.program.integer import exports, files
 from htaf.program.integer.ops import Array, IntegerError
 from htaf.program.integer.program import IntegerProgram
-from htaf.program.integer.raw import prepared, raw, raw_inputs
+from htaf.program.integer.raw import raw, raw_inputs
 from htaf.training.runs.data import PartName, Place, RunPart, raw_part
 from htaf.training.runs.folder import RunError
-from htaf.training.runs.integer import build_run, pixel_table
+from htaf.training.runs.integer import build_run, pixel_table, prepared, values_of
 from htaf.training.runs.packing import CheckError, known_part, own_data, parts_of, to_write
 from htaf.training.runs.run import Run
 
@@ -132,7 +132,7 @@ def export_program(
 
 def _of_raw(run: Run, program: IntegerProgram, rows: pd.DataFrame, others: int) -> tuple[IntegerProgram, Array, int]:
     """The program of raw columns, what it takes for these rows, and how many predictions are not those of the other."""
-    made = raw(program, raw_inputs(program, rows))
+    made = raw(program, raw_inputs(program, values_of(program.about["columns"], rows)))
     x, known = prepared(made.about["columns"], made.input, rows), run.preprocessor()
     assert isinstance(known, Preprocessor)
     found = _compared("raw columns", _run(made, x), _run(program, program.input.quantised(known.transform(rows))))
