@@ -96,7 +96,20 @@ def signs() -> tuple[IntegerProgram, np.ndarray]:
     return made.ended(), made.seen[0]
 
 
-OTHERS = {"images": images, "narrow": lambda: images(5, 12), "columns": columns, "signs": signs}
+def tables() -> tuple[IntegerProgram, np.ndarray]:
+    """Truth tables of seven and eight inputs, columns of 16 bits without a sign, and sums of counts."""
+    made = Made(7, Input("columns", (9,), 0, 2**16 - 1))
+    made.add(Take, 0, made.rng.integers(0, 9, 40))
+    made.bits()
+    made.luts(20, 8)
+    made.luts(12, 7)
+    made.add(View, made.here(), (3, 1, 4))
+    made.count((-2, -1))
+    made.linear(2)
+    return IntegerProgram(made.input, tuple(made.ops), made.here()), made.seen[0]
+
+
+OTHERS = {"images": images, "narrow": lambda: images(5, 12), "columns": columns, "signs": signs, "tables": tables}
 
 
 def program_of(kind: str, seed: int = 0) -> tuple[IntegerProgram, np.ndarray]:

@@ -2,7 +2,7 @@
 
 A value that is read once, element by element, is computed where it is read. Others have a buffer: channels last, bits
 (and all else that is one of two numbers) as words of up to 32 channels. Buffers lie in one union and share bytes where
-they are not there at the same time.
+they are not there at the same time. Truth tables of thresholds are written out instead: `logic_c`.
 """
 
 from __future__ import annotations
@@ -95,6 +95,9 @@ def to_c(
     `void name_run(const T x[], U y[])` takes one row, pixels as uint8_t [C, H, W] or columns as int32_t, and gives its
     integer outputs. A column outside the range of the input counts as the end that is nearer. It is not reentrant: its
     buffers are static. `make check` compiles and runs the test.
+
+    Of truth tables of thresholds T is the smallest type of the range, and `int name_class(const T x[])` gives the class
+    of a classification. The header names raw columns, see `htaf.program.integer.raw`.
 
     Args:
         name: of the files, and the first part of all names in C.

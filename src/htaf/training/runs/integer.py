@@ -66,7 +66,7 @@ def prepared(columns: Sequence[dict[str, Any]], given: Input, rows: pd.DataFrame
     """Say what a program takes for raw rows, by what an export says of its inputs alone.
 
     Args:
-        columns: as `inputs_of` or `htaf.program.integer.raw.raw_inputs` makes them. rows: of any dtypes, with the raw columns.
+        columns: as `inputs_of` or `raw_inputs` makes them. rows: of any dtypes, with the raw columns.
 
     Raises:
         DataError: a column is not there, or holds other values than those of its kind.
