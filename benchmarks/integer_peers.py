@@ -12,6 +12,7 @@ layers, epochs and optimizer; nothing is chosen by their accuracy.
     bits      `htaf.replace`, `htaf.on_grid`: activations 0 and 1, int8 weights
     binary    the same, the hidden layer behind the first with weights of -1 and 1
     thermo    as binary, and so is the first, over 4 thresholds of each column: no products but those of the head
+    logic     truth tables of six thresholds each, as many as the size; logic4: of four
     lightgbm  boosted trees by m2cgen: doubles; exponentials at the end are left out
     integer   the same trees, compares of int16 and sums of int32
     emlearn   a random forest by emlearn: compares of int16, each tree has a vote
@@ -44,12 +45,16 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from torch import Tensor, nn
 
 import htaf
+from htaf.core.sharpening import set_sharpness
+from htaf.models.logic import LogicNet
 from htaf.models.mlp import Thermometer
 from htaf.program.integer.build import integer_program
 from htaf.program.integer.c import to_c
 from htaf.program.integer.execute import TARGETS, missing, run_c
 from htaf.program.integer.ops import Array, Conv, IntegerError, Linear, Op, Pool, Shift, View
 from htaf.program.integer.program import Input, IntegerProgram
+from htaf.training.families.logic import LogicNetwork, logic_tables
+from htaf.training.fit import MOST_EPOCHS
 
 EPOCHS, ROUNDED, BATCH, RATE = 40, 15, 64, 1e-2
 LEVELS = 4  # of a thermometer
@@ -142,8 +147,8 @@ def real(x: Array, given: Input) -> Tensor:
     return torch.from_numpy(np.ldexp(x, -given.exponent)).float()
 
 
-def trained(net: Callable[[Tensor], Tensor], weights: Sequence[Tensor], of: Split, seed: int, epochs: int,
-            rate: float, before: Callable[[float], object] = lambda progress: None) -> None:  # fmt: skip
+def trained(net: Callable[[Tensor], Tensor], weights: Sequence[Any], of: Split, seed: int, epochs: int, rate: float,
+            before: Callable[[float], object] = lambda progress: None, smoothing: float = 0.0) -> None:  # fmt: skip
     x, y = real(of.x, of.input), torch.from_numpy(of.y)
     steps = epochs * (len(x) // BATCH)
     optimizer = torch.optim.AdamW(weights, rate, weight_decay=1e-4)
@@ -156,7 +161,7 @@ def trained(net: Callable[[Tensor], Tensor], weights: Sequence[Tensor], of: Spli
         rows = order[step % (len(x) // BATCH) * BATCH :][:BATCH]
         before(step / steps)
         optimizer.zero_grad()
-        nn.functional.cross_entropy(net(x[rows]), y[rows]).backward()
+        nn.functional.cross_entropy(net(x[rows]), y[rows], label_smoothing=smoothing).backward()
         optimizer.step()
         schedule.step()
 
@@ -166,6 +171,24 @@ def of_bits(of: Split, size: int, seed: int, kind: str = "real", levels: int = L
     x = real(of.x, of.input)
     net = htaf.on_grid(htaf.replace(network(of, size, kind, levels), example=x), x)
     trained(net, [*net.parameters()], of, seed, EPOCHS, RATE, lambda progress: htaf.sharpen(net, progress))
+    return integer_program(htaf.harden(net.eval()), x[:64], input=of.input)
+
+
+def of_logic(of: Split, luts: int, seed: int, inputs: int = 6) -> IntegerProgram:
+    """Truth tables of thresholds, by the recipe of `htaf train logic` but for its batches."""
+    torch.manual_seed(seed)
+    recipe, x = logic_tables(), real(of.x, of.input)
+    assert isinstance(recipe.network, LogicNetwork)
+    levels = [min(recipe.network.thresholds, len(np.unique(column)) - 1) for column in of.x.T]
+    net = LogicNet(of.x.shape[1], len(np.unique(of.y)), (luts,), htaf.HTAF, thresholds=levels, inputs=inputs)
+    net.place(x)
+    training, schedule = recipe.optimization, recipe.activation.sharpening()
+    assert schedule is not None
+    epochs = max(training.epochs, min(-(-training.least_steps // (len(x) // BATCH)), MOST_EPOCHS))
+    weights = recipe.network.groups(net, training.lr)
+    trained(net, weights, of, seed, epochs, training.lr, lambda progress: set_sharpness(net, schedule.at(progress)),
+            training.label_smoothing)  # fmt: skip
+    net.settle()
     return integer_program(htaf.harden(net.eval()), x[:64], input=of.input)
 
 
@@ -354,16 +377,25 @@ NETWORKS: dict[str, Callable[[Split, int, int], IntegerProgram]] = {
     "bits": of_bits,
     "binary": lambda of, size, seed: of_bits(of, size, seed, "binary"),
     "thermo": lambda of, size, seed: of_bits(of, size, seed, "thermo"),
+    "logic": of_logic,
+    "logic4": lambda of, size, seed: of_logic(of, size, seed, 4),
 }
 TREES: dict[str, Callable[[Split, int, int, Path], None]] = {
     "lightgbm": by_m2cgen,
     "integer": by_integers,
     "emlearn": by_emlearn,
 }
-SIZES = {"networks": (4, 8, 16, 32, 64, 128), "filters": (2, 4, 8, 16, 32), "trees": (1, 2, 4, 8, 16, 32, 64)}
+SIZES = {
+    "networks": (4, 8, 16, 32, 64, 128),
+    "tables": (10, 20, 50, 100, 200),
+    "filters": (2, 4, 8, 16, 32),
+    "trees": (1, 2, 4, 8, 16, 32, 64),
+}
 
 
 def sizes(task: str, method: str) -> tuple[int, ...]:
+    if method.startswith("logic"):
+        return SIZES["tables"]
     return SIZES["trees" if method in TREES else "filters" if TASKS[task].images else "networks"]
 
 

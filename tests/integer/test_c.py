@@ -16,7 +16,7 @@ from htaf.program.integer import execute
 from htaf.program.integer.c import numbers, to_c
 from htaf.program.integer.execute import TARGETS, run_c, run_program
 from htaf.program.integer.exports import is_whole
-from htaf.program.integer.ops import Add, Conv, IntegerError, Linear, Pool, Shift, Steps, Take, View
+from htaf.program.integer.ops import LUT, Add, Conv, IntegerError, Linear, Pool, Shift, Steps, Take, View
 from htaf.program.integer.program import Input, IntegerProgram
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
@@ -96,7 +96,22 @@ def signs() -> tuple[IntegerProgram, np.ndarray]:
     return made.ended(), made.seen[0]
 
 
-OTHERS = {"images": images, "narrow": lambda: images(5, 12), "columns": columns, "signs": signs}
+def tables() -> tuple[IntegerProgram, np.ndarray]:
+    """Truth tables of seven and eight inputs, columns of 16 bits without a sign, and sums of counts."""
+    made = Made(7, Input("columns", (9,), 0, 2**16 - 1))
+    made.add(Take, 0, made.rng.integers(0, 9, 40))
+    signs = made.signs()
+    made.add(Steps, 1, made.thresholds(1) * signs[:, None], signs, 0, 1)
+    for tables, inputs in ((20, 8), (12, 7)):
+        index = made.rng.permuted(np.tile(np.arange(made.last.channels), (tables, 1)), axis=1)[:, :inputs]
+        made.add(LUT, made.here(), index, made.rng.integers(0, 2, (tables, 2**inputs)))
+    made.add(View, made.here(), (3, 1, 4))
+    made.count((-2, -1))
+    made.linear(2)
+    return IntegerProgram(made.input, tuple(made.ops), made.here()), made.seen[0]
+
+
+OTHERS = {"images": images, "narrow": lambda: images(5, 12), "columns": columns, "signs": signs, "tables": tables}
 
 
 def program_of(kind: str, seed: int = 0) -> tuple[IntegerProgram, np.ndarray]:

@@ -20,6 +20,7 @@ from htaf.data.preprocess import Preprocessor
 from htaf.program.integer import exports
 from htaf.program.integer.c import to_c
 from htaf.program.integer.execute import run_program
+from htaf.program.integer.files import load
 from htaf.program.integer.onnx import to_integer_onnx
 from htaf.program.integer.ops import Linear, Steps
 from htaf.program.integer.program import Input, IntegerProgram
@@ -44,6 +45,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     load_iris(as_frame=True).frame.to_csv(folder / "iris.csv", index=False)
     words = ("train", "tabular", "--data", folder / "iris.csv", "--target", "target", "--recipe", "tabular-members")
     with pytest.MonkeyPatch.context() as patch:
+        logic = ("train", "logic", *words[2:6], "--luts", 12, "--epochs", 2, "--baselines", False)
+        assert htaf(patch, *logic, "--out", folder / "logic") == 0
         small = ("--hidden", 8, "--members", 2, "--thresholds", 5, "--epochs", 5, "--weights", "int8")
         assert htaf(patch, *words, *small, "--baselines", False, "--out", folder / "run") == 0
         assert (
@@ -66,10 +69,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+@pytest.mark.parametrize("name", ["run", "logic"])
 @pytest.mark.parametrize("form", FILES)
 def test_an_export_equals_the_network(
-    form: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    form: str, name: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    run = run.parent / name
     out = tmp_path / FILES[form]
     if form == "c" and not shutil.which("gcc"):
         pytest.skip("gcc is not installed")
@@ -96,6 +101,19 @@ def test_an_export_that_says_its_inputs_wrongly_differs(
     assert htaf(monkeypatch, "export", run, "--to", "integer", "--out", tmp_path / "p") == 0
     assert htaf(monkeypatch, "verify", tmp_path / "p", run) == 1
     assert "integer program: numbers differ" in capsys.readouterr().err
+
+
+def test_a_program_of_raw_columns_that_differs_is_not_written(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "p"
+    assert htaf(monkeypatch, "export", run.parent / "logic", "--to", "integer", "--out", out) == 0
+    assert {one["kind"] for one in load(out).about["columns"]} == {"fixed"}
+    out.unlink()
+    monkeypatch.setattr("htaf.training.runs.verify.prepared", lambda *given: prepared(*given) + 20)
+    assert htaf(monkeypatch, "export", run.parent / "logic", "--to", "integer", "--out", out) == 1
+    assert "nothing is written" in capsys.readouterr().err
+    assert not out.exists()
 
 
 def test_an_onnx_file_of_others_was_not_changed(

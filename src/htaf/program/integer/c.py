@@ -2,7 +2,7 @@
 
 A value that is read once, element by element, is computed where it is read. Others have a buffer: channels last, bits
 (and all else that is one of two numbers) as words of up to 32 channels. Buffers lie in one union and share bytes where
-they are not there at the same time.
+they are not there at the same time. Truth tables of thresholds are written out instead: `logic_c`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from htaf._ground.files import check_output_folder, write_atomic
-from htaf.program.integer.exports import OPEN, lines, sealed, vectors
+from htaf.program.integer.exports import OPEN, is_raw, lines, sealed, vectors
+from htaf.program.integer.logic_c import KEEP, Logic, chosen, count_lines, logic_of, names, stored_lines
 from htaf.program.integer.ops import (
     LUT,
     Add,
@@ -94,6 +95,9 @@ def to_c(
     `void name_run(const T x[], U y[])` takes one row, pixels as uint8_t [C, H, W] or columns as int32_t, and gives its
     integer outputs. A column outside the range of the input counts as the end that is nearer. It is not reentrant: its
     buffers are static. `make check` compiles and runs the test.
+
+    Of truth tables of thresholds T is the smallest type of the range, and `int name_class(const T x[])` gives the class
+    of a classification. The header names raw columns, see `htaf.program.integer.raw`.
 
     Args:
         name: of the files, and the first part of all names in C.
@@ -210,10 +214,13 @@ def reads_once(op: Op) -> bool:
     return not isinstance(op, (Conv, Linear, Take, LUT))
 
 
-def kept(program: IntegerProgram) -> tuple[list[int], list[int]]:
-    """The operations that the output needs, and the values that lie in memory, by their numbers; 0: clamped columns."""
+def kept(program: IntegerProgram, first: int = 0) -> tuple[list[int], list[int]]:
+    """The operations that the output needs, and the values that lie in memory, by their numbers; 0: clamped columns.
+
+    first: a value that is made of x at once, without those before it; 0: none.
+    """
     needed, readers = {program.output}, dict[int, list[Op]]()
-    for number in range(program.output, 0, -1):
+    for number in range(program.output, first, -1):
         if number in needed:
             op = program.ops[number - 1]
             needed.update(op.reads)
@@ -223,7 +230,7 @@ def kept(program: IntegerProgram) -> tuple[list[int], list[int]]:
 
     def in_memory(number: int) -> bool:
         made = program.ops[number - 1] if number else None
-        if number == program.output or isinstance(made, (View, Neuron)):
+        if number in (program.output, first or None) or isinstance(made, (View, Neuron)):
             return True
         return len(readers[number]) > 1 or not reads_once(readers[number][0])
 
@@ -245,8 +252,13 @@ class _Writer:
 
     def __post_init__(self) -> None:
         program, values = self.program, self.program.values
-        self.live, self.kept = kept(program)
+        self.logic = logic_of(program)
+        self.live, self.kept = kept(program, self.logic.number if self.logic else 0)
         self.x_type = "uint8_t" if program.input.kind == "pixels" else "int32_t"
+        if self.logic:  # compares need no clamped columns
+            low, high = program.input.low, program.input.high
+            self.x_type = "uint16_t" if low >= 0 and 2**15 <= high < 2**16 else stored(low, high)
+        self.choice = chosen(program) if self.logic else ""
         end = values[program.output]
         self.y_type = working(end.low, end.high)
         self.buffers = {n: self._buffer(n, values[n]) for n in self.kept if n != program.output}
@@ -623,6 +635,8 @@ class _Writer:
                 self.line(f"{buffer.text}[{i}] = 0;")
         op = self.program.ops[number - 1] if number else None
         match op:
+            case _ if self.logic and number == self.logic.number:
+                self.counts(self.logic)
             case View():
                 shape = self.program.values[op.x].shape
                 with self.elements(shape) as at:
@@ -643,6 +657,22 @@ class _Writer:
             f"static void {self.name}_v{number}({', '.join(taken.values()) or 'void'})\n{{\n{text}\n}}\n"
         )
         return f"    {self.name}_v{number}({', '.join(taken)});"
+
+    def counts(self, logic: Logic) -> None:
+        """The counts of truth tables, written out."""
+        self.sizes["truth tables"] = sum(max(len(table.entries), 8) // 8 for table in logic.tables())
+        stored = logic.stored()
+        if logic.tables():
+            self.line("uint32_t w;")
+        self.line("int32_t n;")
+        if stored:
+            self.line(f"uint8_t b[{len(stored)}];")
+        for text in stored_lines(stored):
+            self.line(text)
+        for group, bits in enumerate(logic.groups):
+            for text in count_lines(bits, stored):
+                self.line(text)
+            self.store(logic.number, (str(group),), "n")
 
     def neuron(self, number: int, op: Neuron, value: Value) -> None:
         x = self.program.values[op.x]
@@ -692,12 +722,16 @@ class _Writer:
             f'{self.head("c")}#include <stddef.h>\n#include <stdint.h>\n\n#include "{self.name}.h"\n',
             f'const char {self.name}_program[] = "{self.program.digest}";\n'
             f'const char {self.name}_text[] = "text sha256: {OPEN}";\n',
+            *([KEEP] if self.logic else []),
             *self.constants,
             *([f"{memory}\n}} buffer;\n"] if members else []),
             *self.helpers.values(),
             *self.body,
             f"void {self.name}_run(const {self.x_type} *x, {self.y_type} *y)\n{{\n" + "\n".join(calls) + "\n}\n",
         ]
+        if self.choice:
+            steps = f"    {self.y_type} y[{self.buffers[self.program.output].count}];\n    {self.name}_run(x, y);"
+            parts.append(f"int {self.name}_class(const {self.x_type} *x)\n{{\n{steps}\n{self.choice}\n}}\n")
         return sealed("\n".join(parts).encode())
 
     def head(self, of: str) -> str:
@@ -712,8 +746,13 @@ class _Writer:
         what = "pixels [channels, height, width]"
         if given.kind == "columns":
             what = f"columns: round(value * 2^{given.exponent}), half to even, clamped to {given.low} to {given.high};"
+        if is_raw(self.program.about.get("columns") or []):
+            what = "raw columns as integers, see below;"
         means = "".join(f"   {line}\n" for line in lines(self.program))
         greatest = "" if means else "; the class is the first of the greatest"
+        taken = [f"{upper}_{of}" for of in ("H", "INPUTS", "OUTPUTS", "FLASH_BYTES", "RAM_BYTES")]
+        named = f"{found}\n" if (found := names(self.program, self.name, taken)) else ""
+        class_ = f"\n/* the place of the predicted class */\nint {self.name}_class(const {self.x_type} *x);\n"
         text = f"""{self.head("h")}/* text sha256: {OPEN} */
 #ifndef {upper}_H
 #define {upper}_H
@@ -725,7 +764,7 @@ class _Writer:
 #define {upper}_FLASH_BYTES {self.flash}
 #define {upper}_RAM_BYTES {self.ram}
 
-#ifdef __cplusplus
+{named}#ifdef __cplusplus
 extern "C" {{
 #endif
 
@@ -733,10 +772,10 @@ extern const char {self.name}_program[]; /* SHA-256 of the program */
 extern const char {self.name}_text[]; /* and of the text of {self.name}.c, with zeros in its place */
 
 /* One row. x: {what} {list(given.shape)}.
-   y: outputs times 2^{-exponent} * {divisor}{greatest}. Not reentrant: static buffers.
+   y: outputs times 2^{-exponent} * {divisor}{greatest}.{" Not reentrant: static buffers." * (self.ram > 0)}
 {means}*/
 void {self.name}_run(const {self.x_type} *x, {self.y_type} *y);
-
+{class_ * bool(self.choice)}
 #ifdef __cplusplus
 }}
 #endif

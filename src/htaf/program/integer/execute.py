@@ -116,7 +116,8 @@ def run_c(folder: str | Path, x: Integer[Array, "rows ..."], *, target: str = "h
     """
     export = exported(folder)
     given, size = np.asarray(x), width(export.x_type)
-    ends = (0, 255) if export.x_type == "uint8_t" else (-(2**31), 2**31 - 1)
+    kind = np.iinfo(export.x_type.removesuffix("_t"))
+    ends = (int(kind.min), int(kind.max))
     if given.dtype.kind not in "iu" or given.ndim < 2 or given[:1].size not in (0, export.inputs):
         raise IntegerError(f"expected integers [rows, {export.inputs}], got {given.dtype} {list(given.shape)}")
     if given.size and not (ends[0] <= int(given.min()) and int(given.max()) <= ends[1]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,18 +13,29 @@ import numpy as np
 from htaf.data.numerals import BLANKS
 from htaf.program.integer.program import Array, IntegerProgram
 
-_RULES = """\
+_VALUES = """\
 How raw values become x, one line an input. v is the value of "column" in a row. It is missing where it is empty or one
-of {blanks} in any case, of numbers also none. fixed(t) is t rounded to float32, times 2^{exponent}, rounded half to
-even, clamped to {low}..{high}. v * scale + offset and the like are float64.
+of {blanks} in any case, of numbers also none."""
+_DATES = """\
+    Dates are in UTC where a zone is known. weekday: Monday is 0; hour, and elapsed days since "first": with fractions
+"""
+_TEXTS = """\
+Texts are compared without blanks at their ends and without case, single letters other than y, n, t and f with it."""
+_RULES = f"""{{values}} fixed(t) is t rounded to float32, times 2^{{exponent}}, rounded half to even, clamped to
+{{low}}..{{high}}. v * scale + offset and the like are float64.
   number: fixed(v * scale + offset), v without its "unit"; "fill" in place of a missing v and of one of "codes"
   code: fixed(1) where v is "code", else 0; missing: fixed(1) where v is missing, else 0
-  date: fixed((p - low) / (high - low)), p: the "part" of v, or of "fill" where v is missing. Dates are in UTC where a
-    zone is known. weekday: Monday is 0; hour, and elapsed days since "first": with their fraction
-  category: fixed(1) where v is that text, "" for a missing one, else 0; other: fixed(1) where v is none of "texts"
+  date: fixed((p - low) / (high - low)), p: the "part" of v, or of "fill" where v is missing
+{_DATES}  category: fixed(1) where v is that text, "" for a missing one, else 0
+  other: fixed(1) where v is none of "texts", else 0
   encoded: the number of the text in "values", of others "otherwise"
-Texts are compared without blanks at their ends and without case, single letters other than y, n, t and f with it.
+{_TEXTS}
 low and high of a number or a date are those of the training rows; values outside them are allowed."""
+_RAW_RULES = f"""{{values}}
+  fixed: v * 10^decimals, rounded half to even, v without its "unit"; "missing" in place of a missing v. Numbers beyond
+    {{least}}..{{most}} count as the nearer end. With a "part" v is that part of the date
+{_DATES}  index: the place of the text in "texts", "" for a missing one; that behind them for all other texts
+{_TEXTS}"""
 _MEANS = {
     "regression": 'prediction = y[0] * {unit} * "std" + "mean"',
     "classification": 'y[i] belongs to class i; the class is that of the first greatest y, or, with a "threshold", '
@@ -39,13 +51,21 @@ def lines(program: IntegerProgram) -> list[str]:
     given, about, found = program.input, program.about, list[str]()
     if columns := about.get("columns"):
         blanks = ", ".join(sorted(BLANKS - {""}))
-        rules = _RULES.format(blanks=blanks, exponent=given.exponent, low=given.low, high=given.high)
+        ends = {"low": given.low, "high": given.high, "least": given.low + (given.low < 0)}
+        rules = (_RAW_RULES if is_raw(columns) else _RULES).format(
+            values=_VALUES.format(blanks=blanks), exponent=given.exponent, most=given.high - (given.low >= 0), **ends
+        )
         found += [*rules.splitlines(), *map(_json, columns)]
     if target := about.get("target"):
         exponent, divisor = program.unit
         unit = f"2^{exponent} / {divisor}" if divisor != 1 else f"2^{exponent}"
         found += [_MEANS[target["task"]].format(unit=unit), _json({"y": target})]
     return found
+
+
+def is_raw(columns: Sequence[dict[str, Any]]) -> bool:
+    """Whether lines of inputs are those of raw columns, see `htaf.program.integer.raw`."""
+    return bool(columns) and columns[0].get("kind") in ("fixed", "index")
 
 
 def read(text: str) -> list[dict[str, Any]]:

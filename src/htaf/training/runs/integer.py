@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Int64
 
 from htaf._ground.errors import option
-from htaf.data import dates
 from htaf.data.columns import Column, spelled
 from htaf.data.images import ImagePreprocessor, pixel_table
 from htaf.data.preprocess import Preprocessor
@@ -19,12 +18,11 @@ from htaf.program.integer.build import integer_program
 from htaf.program.integer.model import PACKED
 from htaf.program.integer.ops import Array, IntegerError
 from htaf.program.integer.program import Input, IntegerProgram
+from htaf.program.integer.raw import TEXTS, prepared_column
 from htaf.program.packed.graph import trace
 from htaf.training.runs.folder import HASHED, MODEL, RunError
 from htaf.training.runs.packed import RUN, extra_of
 from htaf.training.runs.run import Run
-
-TEXTS = ("category", "other", "encoded")
 
 
 def inputs_of(known: Preprocessor, given: Input) -> list[dict[str, Any]]:
@@ -69,11 +67,17 @@ def prepared(columns: Sequence[dict[str, Any]], given: Input, rows: pd.DataFrame
     """Say what a program takes for raw rows, by what an export says of its inputs alone.
 
     Args:
-        columns: as `inputs_of` makes them. rows: of any dtypes, with the raw columns.
+        columns: as `inputs_of` or `raw_inputs` makes them. rows: of any dtypes, with the raw columns.
 
     Raises:
         DataError: a column is not there, or holds other values than those of its kind.
     """
+    raw = values_of(columns, rows)
+    return np.stack([prepared_column(one, raw[one["column"]], given) for one in columns], 1)
+
+
+def values_of(columns: Sequence[dict[str, Any]], rows: pd.DataFrame) -> dict[str, Array]:
+    """The raw columns that lines name, by name: float64 with NaN, datetime64[us], or texts as `spelled`."""
     from htaf.program.export.tables import raw_columns
 
     asked = {
@@ -84,37 +88,13 @@ def prepared(columns: Sequence[dict[str, Any]], given: Input, rows: pd.DataFrame
         }
         for one in columns
     }
-    raw = raw_columns(rows, [*asked.values()])
-    return np.stack([_prepared(one, raw[one["column"]][:, 0], given) for one in columns], 1)
-
-
-def _prepared(said: dict[str, Any], v: Array, given: Input) -> Int64[Array, " rows"]:
-    if said["kind"] in TEXTS:
-        v = np.array([spelled(text) for text in v], object)
-    if "order" in said:
-        v = v.astype("datetime64[us]")
-    match said["kind"]:
-        case "number":
-            absent = np.isnan(v) | np.isin(v, said["codes"])
-            t = np.where(absent, said["fill"], v) * said["scale"] + said["offset"]
-        case "code":
-            t = v == said["code"]
-        case "missing":
-            t = np.isnat(v) if "order" in said else np.isnan(v)
-        case "date":
-            v = np.where(np.isnat(v), np.datetime64(said["fill"], "us"), v)
-            part = dates.numbers(v, np.datetime64(said["first"], "us"))[said["part"]]
-            t = (part - said["low"]) / (said["high"] - said["low"])
-        case "category":
-            t = v == spelled(said["text"])
-        case "other":
-            t = ~np.isin(v, [spelled(text) for text in said["texts"]])
-        case "encoded":
-            known = {spelled(text): number for text, number in said["values"].items()}
-            return np.array([known.get(text, said["otherwise"]) for text in v], np.int64)
-        case kind:
-            raise IntegerError(f"expected an input of a known kind, got {kind!r}")
-    return given.quantised(np.asarray(t, np.float32))
+    found = {name: column[:, 0] for name, column in raw_columns(rows, [*asked.values()]).items()}
+    for name, said in asked.items():
+        if said["dtype"] == "string":
+            found[name] = np.array([spelled(text) for text in found[name]], object)
+        elif said["dtype"] == "int64":
+            found[name] = found[name].astype("datetime64[us]")
+    return found
 
 
 def build_run(run: Run) -> IntegerProgram:

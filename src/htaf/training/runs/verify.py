@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from os import PathLike
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Int64
 from torch import Tensor
@@ -28,8 +29,9 @@ from htaf.program.integer.circuit import Circuit
 from htaf.program.integer.model import quantised
 from htaf.program.integer.ops import Array, IntegerError
 from htaf.program.integer.program import IntegerProgram
+from htaf.program.integer.raw import raw, raw_inputs
 from htaf.training.runs.data import PartName, Place, RunPart, raw_part
-from htaf.training.runs.integer import build_run, prepared
+from htaf.training.runs.integer import build_run, prepared, values_of
 from htaf.training.runs.packing import CheckError, known_part, own_data, parts_of, to_write
 from htaf.training.runs.run import Run
 
@@ -94,7 +96,8 @@ def export_program(
     """Write the exact network of a run as integers alone: a program, C99, Verilog, or ONNX.
 
     The network was trained with weights on a grid. Its integer program is compared with it on all rows of a part before
-    anything is written: no prediction may differ.
+    anything is written: no prediction may differ. Logic networks of tables take raw columns in C, Verilog and ONNX, see
+    `raw_inputs`; their program of these is compared too.
 
     Args:
         out: a file; of C and Verilog a folder.
@@ -113,17 +116,31 @@ def export_program(
     folder = to in ("c", "verilog")  # whose writers look at what is there
     with nullcontext(Path(out)) if folder else to_write(run, out, data) as path:
         program = build_run(run)
-        rows = parts_of(run, own_data(run, data, data_dir), data_dir, part)[0]
+        own = own_data(run, data, data_dir)
+        rows = parts_of(run, own, data_dir, part)[0]
         x = _integers_of(run, program, rows)
         found = _network(run, program, rows, _run(program, x, progress))
-        if found.predictions:
+        others = found.predictions
+        logic = run.record["model"]["kind"] == "logic"
+        if logic and not isinstance(own, Images) and to != "integer":  # which is the packed file too
+            program, x, others = _of_raw(run, program, raw_part(run, own, part), others)
+        if others:
             raise CheckError(
-                f"expected the predictions of the run's exact network on {part} rows, got {found.predictions:,} others "
+                f"expected the predictions of the run's exact network on {part} rows, got {others:,} others "
                 f"of {found.rows:,}: nothing is written"
             )
         path.parent.mkdir(parents=True, exist_ok=True)
         notes = _written(program, path, to, name, luts, x[:16])
         return WrittenProgram(path, to, program.digest, found, notes)
+
+
+def _of_raw(run: Run, program: IntegerProgram, rows: pd.DataFrame, others: int) -> tuple[IntegerProgram, Array, int]:
+    """The program of raw columns, what it takes for these rows, and how many predictions are not those of the other."""
+    made = raw(program, raw_inputs(program, values_of(program.about["columns"], rows)))
+    x, known = prepared(made.about["columns"], made.input, rows), run.preprocessor()
+    assert isinstance(known, Preprocessor)
+    found = _compared("raw columns", _run(made, x), _run(program, program.input.quantised(known.transform(rows))))
+    return made, x, others + found.predictions
 
 
 def _written(
@@ -181,19 +198,22 @@ def verify_export(
         raise IntegerError(f"expected an exported file or folder, there is none at {path}")
     program, part, own = build_run(run), known_part(run, part), own_data(run, data, data_dir)
     held = parts_of(run, own, data_dir, part)[0]
-    places = [*_places(path, program, run, held, targets)]  # what cannot be is said before all rows are run
-    if not targets:
-        places[:0] = _circuit(program)
+    said = _columns(path)
+    form = raw(program, said) if exports.is_raw(said) else program
+    places = [*_places(path, form, run, held, targets)]  # what cannot be is said before all rows are run
     x = _integers_of(run, program, held, rows)
     wanted = _run(program, x, progress)
     yield _network(run, program, held, wanted)
+    circuit = None if targets else _circuit(program)
+    if circuit is not None:
+        yield _compared(CIRCUIT, circuit.run(x), wanted)
     known = run.preprocessor()
-    if not isinstance(own, Images) and isinstance(known, Preprocessor) and (said := _columns(path)):
-        raw, before = raw_part(run, own, part).iloc[:rows], x
-        x = program.input.quantised(known.transform(raw))
+    if not isinstance(own, Images) and isinstance(known, Preprocessor) and said:
+        of_part, before = raw_part(run, own, part).iloc[:rows], x
+        x = program.input.quantised(known.transform(of_part))
         if not np.array_equal(x, before):  # rows of the training are encoded without their own targets
             wanted = _run(program, x)
-        x = prepared(said, program.input, raw)
+        x = prepared(said, form.input, of_part)
     for where, call in places:
         size = max(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path]))
         try:
@@ -220,10 +240,11 @@ def _columns(path: Path) -> list[dict[str, Any]]:
 CIRCUIT = "circuit"  # the compiled form of truth tables, which a run has whatever was exported
 
 
-def _circuit(program: IntegerProgram) -> Iterator[tuple[str, Callable[[Array, Outputs], Outputs]]]:
-    with suppress(IntegerError):
-        circuit = Circuit(program)
-        yield CIRCUIT, lambda x, _: circuit.run(x)
+def _circuit(program: IntegerProgram) -> Circuit | None:
+    try:
+        return Circuit(program)
+    except IntegerError:
+        return None
 
 
 class NotThereError(IntegerError):
