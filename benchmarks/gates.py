@@ -211,7 +211,7 @@ PUBLISHED = """MNIST, as published; LUT6 after placing:
   TreeLUT, Khataei and Bazargan 2025: 97% with 4,478
   LogicNets, Umuroglu et al. 2020, jet substructure: 71.5% with 14,576"""
 BOARDS = {  # yosys's synthesis; cells that are counted; what devices have
-    "iCE40": ("synth_ice40 -top network -flatten -noabc9", "SB_LUT4", "UP5K 5,280, HX8K 7,680"),
+    "iCE40": ("synth_ice40 -top network -flatten", "SB_LUT4", "UP5K 5,280, HX8K 7,680"),
     "Artix-7": ("synth_xilinx -top network -flatten -noiopad", "LUT", "A35T 20,800"),
 }
 

@@ -46,6 +46,7 @@ __all__ = [
     "LUTLayer",
     "LogicNet",
     "PackedModel",
+    "Patches",
     "ScaledSigmoid",
     "Site",
     "SmoothStep",

@@ -28,8 +28,8 @@ def augment(
 
     "none": nothing. "flip": each image mirrored left to right with probability 1/2. "crop-flip": zero padding by
     size // 8, a random window of the original size, then "flip". "shift": moved by at most size // 16 (or 1), edges
-    reflected. "shift-flip": this, and mirrored in every other epoch, one half of the images in the even ones and the other half in the
-    odd ones (Jordan 2024, arXiv:2404.00498). Each image has its own draws.
+    reflected. "shift-flip": this, and mirrored in every other epoch, one half of the images in the even ones and the
+    other half in the odd ones (Jordan 2024, arXiv:2404.00498). Each image has its own draws.
 
     Args:
         preset: one of the names.
