@@ -42,20 +42,20 @@ ORDER = [
 # Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
     "_ground": 1_301,
-    "cli": 3_687,
+    "cli": 3_596,
     "concepts": 8_309,
     "core": 5_048,
-    "data": 6_868,
+    "data": 6_876,
     "language": 2_465,
-    "models": 2_218,
-    "program": 9_782,
-    "tables": 4_251,
-    "training": 7_674,
+    "models": 2_319,
+    "program": 10_770,
+    "tables": 2_751,
+    "training": 7_741,
     "transform": 5_929,
-    "": 605,
+    "": 614,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 58_137, ("tests", "paper/tests"): 48_243, ("paper/src",): 14_088}
+TOTALS = {("src/htaf",): 57_719, ("tests", "paper/tests"): 48_126, ("paper/src",): 13_834}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 

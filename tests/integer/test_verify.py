@@ -24,6 +24,7 @@ from htaf.program.integer.execute import run_program
 from htaf.program.integer.onnx import to_integer_onnx
 from htaf.program.integer.ops import Linear, Steps
 from htaf.program.integer.program import Input, IntegerProgram
+from htaf.program.integer.raw import raw
 from htaf.program.integer.verilog import to_verilog
 from htaf.training.runs.integer import inputs_of, prepared
 
@@ -109,11 +110,25 @@ def test_a_program_of_raw_columns_that_differs_is_not_written(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "p"
+<<<<<<< HEAD
     assert htaf(monkeypatch, "export", run.parent / "logic", "--to", "c", "--out", out) == 0
     assert {one["kind"] for one in exports.read((out / "network.h").read_text("utf-8"))} == {"fixed"}
     shutil.rmtree(out)
     monkeypatch.setattr("htaf.training.runs.verify.prepared", lambda *given: prepared(*given) + 20)
     assert htaf(monkeypatch, "export", run.parent / "logic", "--to", "c", "--out", out) == 1
+=======
+    assert htaf(monkeypatch, "export", run.parent / "logic", "--to", "integer", "--out", out) == 0
+    assert {one["kind"] for one in load(out).about["columns"]} == {"fixed"}
+    out.unlink()
+
+    def wrong(*given: Any) -> IntegerProgram:
+        made = raw(*given)
+        negated = Linear("negated", made.output, -np.eye(3, dtype=int), None)
+        return IntegerProgram(made.input, (*made.ops, negated), len(made.ops) + 1, made.unit, made.about)
+
+    monkeypatch.setattr("htaf.training.runs.verify.raw", wrong)
+    assert htaf(monkeypatch, "export", run.parent / "logic", "--to", "integer", "--out", out) == 1
+>>>>>>> rawc
     assert "nothing is written" in capsys.readouterr().err
     assert not out.exists()
 
