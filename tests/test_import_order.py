@@ -55,7 +55,7 @@ BUDGETS = {
     "": 614,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 57_719, ("tests", "paper/tests"): 48_126, ("paper/src",): 13_834}
+TOTALS = {("src/htaf",): 57_719, ("tests", "paper/tests"): 48_118, ("paper/src",): 13_834}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 

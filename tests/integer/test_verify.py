@@ -110,16 +110,9 @@ def test_a_program_of_raw_columns_that_differs_is_not_written(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "p"
-<<<<<<< HEAD
     assert htaf(monkeypatch, "export", run.parent / "logic", "--to", "c", "--out", out) == 0
     assert {one["kind"] for one in exports.read((out / "network.h").read_text("utf-8"))} == {"fixed"}
     shutil.rmtree(out)
-    monkeypatch.setattr("htaf.training.runs.verify.prepared", lambda *given: prepared(*given) + 20)
-    assert htaf(monkeypatch, "export", run.parent / "logic", "--to", "c", "--out", out) == 1
-=======
-    assert htaf(monkeypatch, "export", run.parent / "logic", "--to", "integer", "--out", out) == 0
-    assert {one["kind"] for one in load(out).about["columns"]} == {"fixed"}
-    out.unlink()
 
     def wrong(*given: Any) -> IntegerProgram:
         made = raw(*given)
@@ -127,8 +120,7 @@ def test_a_program_of_raw_columns_that_differs_is_not_written(
         return IntegerProgram(made.input, (*made.ops, negated), len(made.ops) + 1, made.unit, made.about)
 
     monkeypatch.setattr("htaf.training.runs.verify.raw", wrong)
-    assert htaf(monkeypatch, "export", run.parent / "logic", "--to", "integer", "--out", out) == 1
->>>>>>> rawc
+    assert htaf(monkeypatch, "export", run.parent / "logic", "--to", "c", "--out", out) == 1
     assert "nothing is written" in capsys.readouterr().err
     assert not out.exists()
 
