@@ -1,8 +1,12 @@
-"""Logic networks on this processor beside an int8 network of ReLU in OpenVINO and boosted trees; one thread.
+"""Logic networks: speed on this processor beside an int8 network of ReLU in OpenVINO and boosted trees; accuracy.
 
     python benchmarks/logic.py speed [--rows 10000] [--trees 60] [--rounds 15] [--json FILE] [--no-test]
+    python benchmarks/logic.py accuracy --out FOLDER [--luts 100 1000] [--seeds 0 1 2] [--figure FILE] [--json FILE]
 
-It needs `pip install openvino lightgbm`; what is missing is left out, with a line.
+accuracy: MNIST's test images by `htaf train logic` at its defaults, over the number of tables; of the other gradients
+at 1,000 tables too. A training whose run is in the folder is not repeated. The figure has published results beside it.
+
+speed: it needs `pip install openvino lightgbm`; what is missing is left out, with a line.
 Bytes of MNIST's test images, or integer columns, in and classes out. Circuits have random connections and tables, which
 take the same time as trained ones, or longer. The int8 network has random weights and activations of 0 to 255 by
 FakeQuantize, which OpenVINO runs in int8; its batch is the fastest of `BATCHES`. LightGBM is trained on 10,000 images,
@@ -16,8 +20,12 @@ import os
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
-from collections.abc import Callable
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import measuring
@@ -151,18 +159,94 @@ def speed(rows: int, trees: int, rounds: int) -> list[dict[str, Any]]:
     return found
 
 
-def main() -> None:
-    parser = measuring.parser(__doc__, rounds=15, rows=(10_000,), trees=(60,))
-    parser.add_argument("what", choices=("speed",), help="what is measured")
-    arguments = measuring.begin(parser, "integer/test_circuit.py")
-    torch.set_num_threads(1)
-    found = speed(arguments.rows[0], arguments.trees[0], arguments.rounds)
+METHODS = {
+    "htaf": (),
+    "ste_rect": ("--method", "ste", "--set", "slope=rectangular"),
+    "ss": ("--method", "ss"),
+}  # by the names of their folders
+PUBLISHED = {  # MNIST: LUTs of six inputs, and accuracy
+    "DWN, core": [(692, 97.1)],
+    "DWN, whole": [(2092, 97.8), (4082, 98.3)],
+    "TreeLUT": [(4478, 97.0)],
+}
+
+
+def trained(folder: Path, method: str, luts: int, seed: int) -> dict[str, Any]:
+    """The record of a run, which is trained where it is not there."""
+    out = folder / f"{method}-{luts}-{seed}"
+    record = out / "record.json"
+    if not (record.exists() and json.loads(record.read_text())["status"] == "finished"):
+        words = ("train", "logic", "--data", "mnist", "--luts", luts, "--seed", seed, "--out", out, *METHODS[method])
+        subprocess.run([sys.executable, "-m", "htaf", *map(str, words)], check=True)
+    return json.loads(record.read_text())
+
+
+def accuracies(folder: Path, luts: Sequence[int], seeds: Sequence[int]) -> list[dict[str, Any]]:
+    wanted = [("htaf", size) for size in luts] + [(method, 1000) for method in METHODS if method != "htaf"]
+    found = []
+    for method, size in wanted:
+        records = [trained(folder, method, size, seed) for seed in seeds]
+        each = [100 * record["metrics"]["exact"]["test"]["accuracy"] for record in records]
+        smooth = [100 * record["metrics"]["smooth"]["test"]["accuracy"] for record in records]
+        found.append({"method": method, "luts": size, "exact": each, "smooth": smooth})
+    return found
+
+
+def drawn(found: Sequence[dict[str, Any]], to: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.subplots()
+    own = [row for row in found if row["method"] == "htaf"]
+    axes.plot([row["luts"] for row in own], [np.mean(row["exact"]) for row in own], "o-", label="htaf, tables alone")
+    for marker, (name, points) in zip("s^v", PUBLISHED.items(), strict=True):
+        axes.plot(*zip(*points, strict=True), marker, label=f"{name} (published)")
+    axes.set(xscale="log", xlabel="LUTs of six inputs", ylabel="MNIST, test accuracy, %")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(to, dpi=110)
+
+
+def shown(found: Sequence[dict[str, Any]], seeds: Sequence[int]) -> None:
+    cells = [
+        (
+            row["method"],
+            f"{row['luts']:,}",
+            *(f"{np.mean(row[of]):.2f} ({min(row[of]):.2f}-{max(row[of]):.2f})" for of in ("exact", "smooth")),
+        )
+        for row in found
+    ]
+    measuring.show(f"MNIST, seeds {seeds}", ("method", "LUTs", "exact, %", "smooth, %"), cells, ["method"])
+
+
+def shown_times(found: Sequence[dict[str, Any]]) -> None:
     cells = [
         (row["task"], f"{row['rows']:,}", row["side"], f"{row['ns']:,.0f}", str(measuring.Spread(**row["ratio"])))
         for row in found
     ]
     columns = ("task", "rows", "side", "ns a row", "time / circuit's")
     measuring.show("Classes, one thread: median over the rounds and (quartiles)", columns, cells, ["task", "side"])
+
+
+def main() -> None:
+    parser = measuring.parser(__doc__, rounds=15, rows=(10_000,), trees=(60,), luts=(100, 200, 500, 1000, 2000))
+    parser.add_argument("what", choices=("speed", "accuracy"), help="what is measured")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--out", type=Path, help="where the runs of accuracy are")
+    parser.add_argument("--figure", type=Path, help="draw accuracy over LUTs here")
+    arguments = parser.parse_args()
+    if arguments.what == "accuracy":
+        if arguments.out is None:
+            parser.error("accuracy needs --out FOLDER")
+        found = accuracies(arguments.out, arguments.luts, arguments.seeds)
+        if arguments.figure:
+            drawn(found, arguments.figure)
+        shown(found, arguments.seeds)
+    else:
+        arguments = measuring.begin(parser, "integer/test_circuit.py")
+        torch.set_num_threads(1)
+        found = speed(arguments.rows[0], arguments.trees[0], arguments.rounds)
+        shown_times(found)
     measuring.end(arguments, found)
 
 
