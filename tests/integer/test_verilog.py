@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from tests.integer.made import KINDS, random_program
 
 from htaf.program.integer import execute
 from htaf.program.integer.execute import run_verilog
+from htaf.program.integer.exports import classes, least_difference
 from htaf.program.integer.ops import LUT, Count, IntegerError, Linear, Steps, Take, Value, View
 from htaf.program.integer.program import Input, IntegerProgram
 from htaf.program.integer.verilog import argmax_luts, luts, to_verilog
@@ -183,3 +185,22 @@ def test_what_cannot_run_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(execute.shutil, "which", lambda tool: None)
     with pytest.raises(IntegerError, match="expected iverilog on the PATH, got none: apt-get install iverilog"):
         run_verilog(tmp_path, np.ones((1, 2), int))
+
+
+def test_the_label_of_two_classes_goes_by_the_threshold(tmp_path: Path) -> None:
+    program, x = random_program(3, "logic")
+    program = replace(program, ops=program.ops[:-2], output=len(program.ops) - 2)
+    size = program.values[program.output].size // 2
+    index = np.arange(size * 2)
+    ops = (Take("same", program.output, index), View("groups", len(program.ops) + 1, (2, 1, size)))
+    ops = (*program.ops, *ops, Count("sums", len(program.ops) + 2, (-2, -1)))
+    about = {"target": {"task": "classification", "classes": ["a", "b"], "threshold": 0.7}}
+    program = IntegerProgram(program.input, ops, len(ops), (-1, 1), about)
+    least = least_difference(program)
+    assert least is not None
+    assert 1 / (1 + np.exp(-least / 2)) >= 0.7 > 1 / (1 + np.exp(-(least - 1) / 2))
+    y = program.run(x)
+    assert len({*classes(y, least)}) == 2
+    assert not np.array_equal(classes(y, least), y.argmax(1))
+    to_verilog(program, tmp_path, rows=x[:4])
+    assert np.array_equal(run_verilog(tmp_path, x), y)  # which compares the label

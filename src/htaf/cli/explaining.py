@@ -145,7 +145,7 @@ def _what_if_json(changed: WhatIf, changes: dict[str, str]) -> dict[str, Any]:
 def _show_importance(found: Importance) -> None:
     name = HEADERS.get(found.metric, found.metric)
     rows = [(c, f"{of['worse']:.4g}", f"{of['std']:.2g}") for c, of in found.columns.iterrows()]
-    times = f"each column shuffled {found.repeats} times on {found.rows:,} test rows"
+    times = f"each column shuffled {found.repeats} times on {found.rows:,} rows"
     columns = ("column", f"{name} worse by", "spread")
     show(f"Importance: {times}, {name} {found.value:.4g}", columns, rows[:COLUMNS_SHOWN])
     if len(rows) > COLUMNS_SHOWN:

@@ -19,15 +19,15 @@ from htaf.transform.grid import REACH, fixed_point
 MOST_INPUTS = 8  # of a table: 2^8 entries
 
 
-def _has_bfloat16() -> bool:
-    """Whether this processor multiplies matrices of bfloat16 faster than those of float32."""
-    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+def _multiplied(x: Tensor) -> torch.dtype:
+    """The dtype of the product: bfloat16 where the processor has instructions for it, which take half of the time."""
+    has = getattr(torch.cpu, "_is_avx512_bf16_supported", bool)
+    return torch.bfloat16 if x.dtype == torch.float32 and x.device.type == "cpu" and has() else x.dtype
 
 
 class _Connect(torch.autograd.Function):
     """y = x[:, place]. The gradient of x goes to the columns that were read; that of the weights is the one of y = x
-    weight^T at bits that are taken as -1 and 1: grad^T (2 x - 1), in bfloat16 where it is faster. It takes half of a
-    training's time."""
+    weight^T at bits that are taken as -1 and 1: grad^T (2 x - 1)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, place: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -40,7 +40,7 @@ class _Connect(torch.autograd.Function):
         of_x = torch.zeros_like(x).index_add_(1, place, grad) if ctx.needs_input_grad[0] else None
         if not ctx.needs_input_grad[1]:
             return of_x, None, None
-        kind = torch.bfloat16 if x.dtype == torch.float32 and _has_bfloat16() else x.dtype
+        kind = _multiplied(x)
         return of_x, (grad.to(kind).t() @ (2 * x - 1).to(kind)).to(x.dtype), None
 
 
@@ -155,7 +155,7 @@ class Patches(nn.Module):
         self.register_buffer("index", rows.flatten(), persistent=False)
 
     def forward(self, x: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch windows values"]:
-        if x[0].numel() != math.prod(self.shape):
+        if x.shape[1:].numel() != math.prod(self.shape):
             raise ValueError(f"expected [batch, {', '.join(map(str, self.shape))}], got {list(x.shape)}")
         return x.flatten(1).index_select(1, self.index).unflatten(1, self.size)
 
@@ -168,7 +168,8 @@ class GroupSum(nn.Module):
     """The sum of each of `groups` equal parts of the columns, divided by `divisor`.
 
     A divisor that is learned says how sure a count makes of a class: on noisy labels a large one keeps the tables from
-    learning the noise. `settle` makes it the power of two that is nearest, and no parameter.
+    learning the noise. `settle` makes it the power of two that is nearest, and no parameter: call it before an export,
+    and give `divisor` to the constructor of a module that loads the weights.
 
     Args:
         groups: outputs, such as classes, >= 1. divisor: > 0; a power of two keeps the sums exact.
@@ -202,7 +203,8 @@ class GroupSum(nn.Module):
         return x.unflatten(1, (self.groups, 1, -1)).sum((2, 3)) / divisor  # as an image, whose pixels are counted
 
     def extra_repr(self) -> str:
-        return f"{self.groups}, divisor={self.divisor:g}"
+        learned = "" if self.log2_divisor is None else ", learned=True"
+        return f"{self.groups}, divisor={self.divisor:g}{learned}"
 
 
 @final
@@ -260,8 +262,8 @@ class LogicNet(nn.Module):
         sizes = [getattr(self.thermometer, "out_features", in_features), *luts[:-1], last * groups]
         layers = (LUTLayer(a, b, inputs, act, learned=learned) for a, b in itertools.pairwise(sizes))
         self.layers = nn.Sequential(*layers)
-        divisor = divisor or 2.0 ** round(math.log2(math.sqrt(last) / 2))
-        self.sums = GroupSum(groups, divisor, learned=learn_divisor)
+        size = 2.0 ** round(math.log2(math.sqrt(last) / 2))
+        self.sums = GroupSum(groups, size if divisor is None else divisor, learned=learn_divisor)
         self.head = nn.Identity() if out_features > 1 else nn.Linear(groups, 1)
 
     @torch.no_grad()

@@ -25,7 +25,7 @@ from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import listed
 from htaf.data.tabular import Table, frame_like
 from htaf.training.runs import Run, UnknownSourceError, forward
-from htaf.training.runs.data import rows_are_known, rows_for_figures, rows_for_looking
+from htaf.training.runs.data import rows_are_known, rows_for_figures
 from htaf.training.runs.metrics import (
     LOWER_IS_BETTER,
     Weights,
@@ -43,7 +43,7 @@ MOST_REPEATS = 10
 QUANTILES = (0.01, *(k / 20 for k in range(1, 20)), 0.99)  # values of a curve
 FEW = 12  # distinct numbers that are all tried; categories that are tried
 CURVES = 500  # test rows whose curves are drawn
-MOST_TRAINING, OTHERS = 10_000, 200  # training rows: from which are drawn those whose values a row is given
+OTHERS = 200  # training rows whose values a row is given
 RARE = "other (rare or new)"  # what a network reads alike: categories of few training rows, and new ones
 Tried = tuple[float, float | str, float | str]  # the share of the training rows, the value, and as a table has it
 
@@ -504,7 +504,7 @@ def reasons(model: Run | Fitted, row: pd.DataFrame, data: Table | pd.DataFrame |
         model: a run, from `htaf.runs.open_run`, or a fitted estimator.
         row: raw columns by name, one row.
         data: the table that it was trained on; None: `run.data()`, which reads it. Of an estimator or a run on a data
-            frame any labelled rows, of 70% of which the other values are.
+            frame any labelled rows.
 
     Raises:
         InspectionError: a run of images, or not one row; a data frame where the rows of the training are known.
@@ -522,7 +522,7 @@ def reasons(model: Run | Fitted, row: pd.DataFrame, data: Table | pd.DataFrame |
         outputs = forward(network, torch.from_numpy(inputs)).double().numpy()
         return outputs[:, first] - outputs[:, second] if target.classes else preprocessor.inverse(outputs[:, 0])
 
-    chosen = drawn(drawn(rows_for_looking(run, table).train, MOST_TRAINING), OTHERS)
+    chosen = drawn(rows_for_figures(run, table).train, OTHERS)
     others, own, found = preprocessor.transform(table.features.iloc[chosen]), float(decision(inputs)[0]), {}
     for name in (column.name for column in preprocessor.columns if column.kind != "dropped"):
         block = preprocessor.inputs_of(name)

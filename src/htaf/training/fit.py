@@ -206,9 +206,10 @@ def fit(
     except (ValueError, OSError) as error:  # no such backbone, or a hub that is out of reach
         raise TrainingError(str(error)) from None
     if continued is not None:
-        for name in ("leaves", "learned", "divisor", "learn_divisor"):  # as they were found there
-            if name in network:
-                network[name] = continued.record["model"].get(name, 0)
+        there = continued.record["model"]
+        if "leaves" in network:  # as many as were found there
+            network["leaves"] = there.get("leaves", 0)
+        network |= {name: there[name] for name in ("learned", "divisor", "learn_divisor") if name in there}
         _expect_same(continued, identity, network, recipe)
         notes = (*notes, f"continues {continued.path} ({continued.record['epochs_run']} epochs) with a new schedule")
     notes = (*notes, *recipe.network.reads(posed.inputs))

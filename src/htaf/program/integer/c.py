@@ -258,7 +258,7 @@ class _Writer:
         if self.logic:  # compares need no clamped columns
             low, high = program.input.low, program.input.high
             self.x_type = "uint16_t" if low >= 0 and 2**15 <= high < 2**16 else stored(low, high)
-        self.choice = chosen(program) if self.logic else ""
+        self.choice = chosen(program) if any(isinstance(op, LUT) for op in program.ops) else ""
         end = values[program.output]
         self.y_type = working(end.low, end.high)
         self.buffers = {n: self._buffer(n, values[n]) for n in self.kept if n != program.output}

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Int64, Integer
 
 from htaf.core.kernels import native
+from htaf.program.integer.logic_c import compared_of
 from htaf.program.integer.ops import LUT, Array, Count, IntegerError, Lookup, Steps, Take, View, by_channel
 from htaf.program.integer.program import IntegerProgram
 
@@ -52,7 +53,7 @@ class Circuit:
         self._chunks, self._levels = dict[int, list[int]](), Counter[int]()  # of 64 columns, and how many of a column
         self._first, self._thresholds = list[int](), list[Array]()
         self._inputs, self._entries, self._counted = list[Array](), list[Array](), 0
-        bits = dict[int, _Bits]()
+        self._columns, bits = compared_of(program)[0], dict[int, _Bits]()
         for number, op, _ in program:
             if self._counted:
                 op.expect(all(read >= self._counted for read in op.reads), "what follows the counts", type(op).__name__)
@@ -104,7 +105,11 @@ class Circuit:
         given = self.program.input
         if x.dtype.kind not in "iub" or x.shape[1:] != given.shape:
             raise IntegerError(f"expected integers [rows, {given.shape}], got {x.dtype} {list(x.shape)}")
-        if x.size and x.dtype != np.uint8 and not (given.low <= int(x.min()) and int(x.max()) <= given.high):
+        if (
+            x.size
+            and not (self._pixels and x.dtype == np.uint8)
+            and not (given.low <= int(x.min()) and int(x.max()) <= given.high)
+        ):
             raise IntegerError(f"expected inputs in [{given.low}, {given.high}], got [{int(x.min())}, {int(x.max())}]")
         rows = np.ascontiguousarray(x.reshape(len(x), self.program.values[0].size), self._kind)
         counts = np.empty((len(rows), self._groups), np.int64)
@@ -121,28 +126,11 @@ class Circuit:
         columns, kind = self.program.values[0].size, 0 if self._pixels else 1
         return (kind, columns, len(thresholds), len(inputs), self._groups, self._size), arrays
 
-    def _columns(self, number: int) -> tuple[Array, Array | None]:
-        """Of each element of a value the column that it is, and where it depends on a pixel what each pixel gives."""
-        if not number:
-            return np.arange(self.program.values[0].size), None
-        op = self.program.ops[number - 1]
-        if isinstance(op, Lookup):
-            columns, table = self._columns(op.x)
-            op.expect(table is None, "a table of pixels", "one of what another gives")
-            shape = self.program.values[op.x].shape
-            channel = np.broadcast_to(by_channel(np.arange(len(op.table)), shape), shape)
-            return columns, op.table[channel.reshape(-1)]
-        op.expect(isinstance(op, (Take, View)), "steps of columns", type(op).__name__)
-        assert isinstance(op, (Take, View))
-        columns, table = self._columns(op.x)
-        if isinstance(op, View):
-            return columns, table
-        return columns[op.index], None if table is None else table[op.index]
-
     def _steps(self, op: Steps) -> _Bits:
         op.expect((op.least, op.unit, op.thresholds.shape[1]) == (0, 1, 1), "steps to 0 and 1", (op.least, op.unit))
         value = self.program.values[op.x]
-        columns, table = self._columns(op.x)
+        op.expect(op.x in self._columns, "steps of columns", f"of {op.x}")
+        columns, table = self._columns[op.x]
         channel = np.broadcast_to(by_channel(np.arange(len(op.sign)), value.shape), value.shape).reshape(-1)
         most = max(-value.low, value.high) + 1
         threshold, sign = op.thresholds.clip(-most, most)[channel, 0], op.sign[channel]

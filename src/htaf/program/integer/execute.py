@@ -18,7 +18,7 @@ from jaxtyping import Int64, Integer
 from htaf._ground.errors import first_line
 from htaf._ground.files import parse_json, regular
 from htaf.program.integer.c import numbers, width
-from htaf.program.integer.exports import is_whole
+from htaf.program.integer.exports import classes, is_whole
 from htaf.program.integer.ops import Array, IntegerError
 from htaf.program.integer.verilog import hexadecimal
 
@@ -242,7 +242,8 @@ def run_verilog(folder: str | Path, x: Integer[Array, "rows ..."]) -> Int64[Arra
         top, sources = f"{name}_tb", [f"{name}_tb.v", f"{name}.v"]
         _call(here, "iverilog", "-g2001", f"-P{top}.ROWS={len(x)}", "-s", top, "-o", "sim", *sources)
         _call(here, "vvp", "-n", "sim")
-        return _numbers((here / "results.hex").read_text(), held["output"], len(x), held["label"]["width"] > 0)
+        label = held["label"] if held["label"]["width"] else None
+        return _numbers((here / "results.hex").read_text(), held["output"], len(x), label)
 
 
 def written(folder: Path) -> dict[str, Any]:
@@ -269,7 +270,7 @@ def _call(folder: Path, *command: str) -> None:
         raise IntegerError(f"{command[0]} ends with {done.returncode}: {said[0]}")
 
 
-def _numbers(text: str, held: dict[str, Any], rows: int, labelled: bool) -> Array:
+def _numbers(text: str, held: dict[str, Any], rows: int, label: dict[str, Any] | None) -> Array:
     lines, width = text.split(), held["width"]
     if len(lines) != rows or any(set(line) - set("0123456789abcdef") for line in lines):
         raise IntegerError(f"expected {rows} rows of outputs of the simulator, got {len(lines)}: {lines[:1]}")
@@ -278,6 +279,6 @@ def _numbers(text: str, held: dict[str, Any], rows: int, labelled: bool) -> Arra
     mask = (1 << width) - 1
     found = [[((row >> (i * width) & mask) ^ sign) - sign for i in range(math.prod(held["shape"]))] for row in every]
     numbers, above = np.array(found, np.int64), np.array([row >> width * len(found[0]) for row in every])
-    if wrong := int((above != numbers.argmax(1)).sum()) if labelled else 0:
-        raise IntegerError(f"expected the first greatest output as the label, got another in {wrong:,} rows")
+    if wrong := int((above != classes(numbers, label["least"])).sum()) if label else 0:
+        raise IntegerError(f"expected the class as the label, got another in {wrong:,} rows")
     return numbers

@@ -63,6 +63,24 @@ def lines(program: IntegerProgram) -> list[str]:
     return found
 
 
+def least_difference(program: IntegerProgram) -> int | None:
+    """The least y[1] - y[0] at which class 1 is predicted, where a threshold of its probability is said; else None."""
+    threshold = (program.about.get("target") or {}).get("threshold")
+    end = program.values[program.output]
+    if threshold is None or end.size != 2:
+        return None
+    unit, below, above = 2.0 ** program.unit[0] / program.unit[1], end.low - end.high - 1, end.high - end.low + 1
+    while above - below > 1:  # it is reached from somewhere on, or nowhere
+        middle = (below + above) // 2
+        below, above = (below, middle) if (1 + np.tanh(middle * unit / 2)) / 2 >= threshold else (middle, above)
+    return above
+
+
+def classes(y: Array, least: int | None) -> Array:
+    """The class of each row's outputs: the first greatest one, or of two by their least difference."""
+    return y.argmax(1) if least is None else (y[:, 1] - y[:, 0] >= least).astype(np.int64)
+
+
 def is_raw(columns: Sequence[dict[str, Any]]) -> bool:
     """Whether lines of inputs are those of raw columns, see `htaf.program.integer.raw`."""
     return bool(columns) and columns[0].get("kind") in ("fixed", "index")

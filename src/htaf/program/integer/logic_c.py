@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from htaf.program.integer.exports import is_raw
+from htaf.program.integer.exports import is_raw, least_difference
 from htaf.program.integer.ops import LUT, Array, Count, Lookup, Steps, Take, View, by_channel
 from htaf.program.integer.program import IntegerProgram
 
@@ -182,7 +182,8 @@ def compared_of(program: IntegerProgram) -> tuple[dict[int, tuple[Array, Array |
             case Lookup() if table is None:
                 columns[number] = places, _each(op.table, shape)
             case Take():
-                columns[number] = places[op.index], None if table is None else table[op.index]
+                taken = np.arange(len(places)).reshape(shape)[..., op.index].reshape(-1)
+                columns[number] = places[taken], None if table is None else table[taken]
             case View():
                 columns[number] = columns[source]
             case Steps() if (op.least, op.unit, op.thresholds.shape[1]) == (0, 1, 1):
@@ -262,11 +263,12 @@ def names(program: IntegerProgram, name: str, taken: Sequence[str]) -> str:
     places, texts = list[str](), list[str]()
     for one in columns:
         place = named(name, one["name"])
-        places.append(f"    {place} = {one['x']}")
+        places.append(f"    {place} = {int(one['x'])}")
         if one["kind"] == "fixed":
-            texts.append(f"    {named(place, 'missing')} = {one['missing']}")
-        for i, text in enumerate([*one.get("texts", ()), "other"] if one["kind"] == "index" else []):
-            texts.append(f"    {named(place, text or 'missing')} = {i}")
+            texts.append(f"    {named(place, 'missing')} = {int(one['missing'])}")
+            continue
+        texts.append(f"    {named(place, 'other')} = {len(one['texts'])}")
+        texts += [f"    {named(place, text or 'missing')} = {i}" for i, text in enumerate(one["texts"])]
     enums = ["enum {\n" + ",\n".join(some) + "\n};\n" for some in (places, texts)]
     return f"/* places in x */\n{enums[0]}\n/* what stands for a missing value, and for texts */\n{enums[1]}"
 
@@ -276,11 +278,10 @@ def chosen(program: IntegerProgram) -> str:
     target, outputs = program.about.get("target") or {}, program.values[program.output].size
     if outputs < 2 or target.get("task", "classification") != "classification":
         return ""
-    if (threshold := target.get("threshold")) is not None:
-        most = 2 * max(abs(program.values[program.output].low), abs(program.values[program.output].high)) + 1
-        unit = 2.0 ** program.unit[0] / program.unit[1]
-        probable = (1 + np.tanh(np.arange(-most, most + 1) * unit / 2)) / 2 >= threshold
-        return f"    return y[1] - y[0] >= {int(np.append(probable, True).argmax()) - most};"
+    if (least := least_difference(program)) is not None:
+        end = program.values[program.output]
+        wide = "(int64_t)" * (end.high - end.low >= 2**31)
+        return f"    return {wide}y[1] - {wide}y[0] >= {least};"
     return f"""    int most = 0;
     for (int i = 1; i < {outputs}; i++) if (y[i] > y[most]) most = i;
     return most;"""

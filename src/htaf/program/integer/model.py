@@ -14,9 +14,9 @@ from htaf.program import packed
 from htaf.program.integer import files
 from htaf.program.integer.circuit import Circuit
 from htaf.program.integer.ops import Array, IntegerError
-from htaf.program.integer.program import IntegerProgram
+from htaf.program.integer.program import PACKED, IntegerProgram
 
-PACKED = "packed"  # of a program's `about`: what `htaf.load` needs besides
+ROWS = 64  # at once through the definition of a program
 
 
 @final
@@ -42,17 +42,22 @@ class IntegerModel(nn.Module):
         try:
             self._run = Circuit(program).run
         except IntegerError:
-            self._run = program.run
+            self._run = self._defined
         self.eval()
+
+    def _defined(self, x: Array) -> Int64[Array, "rows outputs"]:
+        """By the definition of each operation, of which tables hold an address for every input."""
+        return np.concatenate([self.program.run(x[i : i + ROWS]) for i in range(0, max(len(x), 1), ROWS)])
 
     def forward(self, x: Tensor) -> Float32[Tensor, "batch outputs"]:
         exponent, divisor = self.program.unit
-        given = x.numpy() if x.dtype is torch.uint8 else quantised(self.program, self.table, x)
+        pixels = x.dtype is torch.uint8 and self.program.input.kind == "pixels"
+        given = x.numpy() if pixels else quantised(self.program, self.table, x)
         return torch.from_numpy(np.ldexp(self._run(given).astype(np.float64), exponent) / divisor).float()
 
     def with_bits(self, x: Tensor) -> Any:
         """A program names no layer whose bits could be shown: raises IntegerError."""
-        raise IntegerError("expected a packed network of layers for its bits, got one of truth tables")
+        raise IntegerError("expected a packed network of layers for its bits, got an integer program")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return IntegerModel, (self.program, self.table)
@@ -67,6 +72,8 @@ def quantised(
     program: IntegerProgram, table: Tensor | None, x: Float32[Tensor, "rows ..."] | UInt8[Tensor, "rows ..."]
 ) -> Int64[Array, "rows ..."]:
     """What a program takes for inputs of the network: the pixels behind them by `table`, or columns as integers."""
+    if table is None and program.input.kind == "pixels":
+        raise IntegerError(f"expected pixels of 0 to 255 in uint8, got {x.dtype}")
     if table is None:
         return program.input.quantised(x.numpy())
     found = torch.empty(x.shape, dtype=torch.int64)

@@ -32,6 +32,10 @@ from htaf.program.integer.ops import (
 KINDS = ("pixels", "columns")
 
 
+PACKED = "packed"  # of `about`: what `htaf.load` needs besides
+LARGEST = 2**28  # numbers of a value, a row
+
+
 @dataclass(frozen=True)
 class Input:
     """What a program takes a row: pixels 0 to 255 [C, H, W], or prepared columns [F] as integers.
@@ -86,6 +90,11 @@ class IntegerProgram:
     about: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        whole = (self.input.low, self.input.high, self.input.exponent, *self.input.shape, self.output, *self.unit)
+        if len(self.unit) != 2 or not all(type(number) is int for number in whole):
+            raise IntegerError(f"expected integers in the input, the output and the unit, got {whole}")
+        if not isinstance(self.about, Mapping):
+            raise IntegerError(f"expected an object in about, got {type(self.about).__name__}")
         if not 0 <= self.output <= len(self.ops):
             raise IntegerError(f"expected an output in 0 to {len(self.ops)}, got {self.output}")
         if self.unit[1] < 1:
@@ -108,6 +117,7 @@ class IntegerProgram:
             made = op.value(*(found[number] for number in op.reads))
             widest = max(abs(made.low), abs(made.high))
             op.expect(widest <= WIDEST, "sums that an int64 holds", f"up to {widest:,}")
+            op.expect(made.size <= LARGEST, f"at most {LARGEST:,} numbers a row", f"{made.size:,}")
             found.append(made)
         return tuple(found)
 
@@ -160,7 +170,9 @@ class IntegerProgram:
     @cached_property
     def digest(self) -> str:
         """The SHA-256 of the program, in hexadecimal digits: two programs with the same one are the same."""
-        found = hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode())
+        said = self.described()
+        said["about"].pop(PACKED, None)  # what a run's metrics and labels are changes no number
+        found = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
         for op in self.ops:
             for name, array in sorted(arrays(op).items()):
                 found.update(f"{name} {array.shape}".encode())

@@ -97,13 +97,13 @@ def raw_inputs(program: IntegerProgram, values: Mapping[str, Array]) -> list[Lin
     columns, given = program.about["columns"], program.input
     read = [bits[i] for i in used]
     lines, ends = _begun(columns, {one.place for one in read}), [0, 0]
-    for line in lines:
+    for x, line in enumerate(lines):
         if line["kind"] == "fixed":
-            v = np.array([*_part(line, values[line["column"]]), *_known(line, columns)], float)
-            v = v[~np.isnan(v)]
+            v = np.concatenate([_part(line, values[line["column"]]), [*_known(line, columns)]]).astype(float)
+            v = v[~np.isnan(v)] if any(_home(columns[one.place], lines) == x for one in read) else v[:0]
             line["decimals"] = _decimals(line["name"], v)
             integers = np.rint(v * 10.0 ** line["decimals"]).astype(np.int64)
-            ends = [min([ends[0], *integers]), max([ends[1], *integers])]
+            ends = [min(ends[0], int(integers.min(initial=0))), max(ends[1], int(integers.max(initial=0)))]
         else:
             ends[1] = max(ends[1], len(line["texts"]))
     low, high = next((a, b) for a, b in TYPES if a + (a < 0) <= ends[0] and ends[1] <= b - (a == 0))
@@ -158,7 +158,7 @@ def _thresholds(program: IntegerProgram) -> tuple[int, list[Compared], Array]:
     others = [op.name for op in later if min(op.reads) <= number]
     if not program.about.get("columns") or not number or not used or others or {*columns} != {*range(number)}:
         wanted = "columns of a table that thresholds alone read, and truth tables of these"
-        raise IntegerError(f"expected {wanted}, got {', '.join(others) or 'others'}: export it with prepared columns")
+        raise IntegerError(f"expected {wanted}, got {', '.join(others) or 'others'}")
     return number, bits[number], np.unique(np.concatenate(used))
 
 
@@ -188,11 +188,10 @@ def _begun(columns: Sequence[Line], read: set[int]) -> list[Line]:
 
 def _home(one: Line, lines: Sequence[Line]) -> int:
     """The raw input of which a prepared one is made."""
-    return next(
-        x
-        for x, line in enumerate(lines)
-        if line["column"] == one["column"] and (one["kind"] != "date" or line["part"] == one["part"])
-    )
+    for x, line in enumerate(lines):
+        if line["column"] == one["column"] and (one["kind"] != "date" or line["part"] == one["part"]):
+            return x
+    raise KeyError(one["column"])
 
 
 def _known(line: Line, columns: Sequence[Line]) -> Iterator[float]:
@@ -206,8 +205,9 @@ def _known(line: Line, columns: Sequence[Line]) -> Iterator[float]:
 def _decimals(name: str, v: Array) -> int:
     """The least number of decimals at which these numbers are exact, else the most that an int32 holds."""
     most = max(TYPES[-1])
-    if len(v) and np.abs(v).max() > most:
-        raise IntegerError(f"column {name!r}: expected numbers up to {most:,}, which an int32 holds, got {v.max():g}")
+    if len(v) and np.abs(v).max() >= most:
+        largest = v[np.abs(v).argmax()]
+        raise IntegerError(f"column {name!r}: expected numbers below {most:,}, which an int32 holds, got {largest:g}")
     held = [d for d in range(DECIMALS + 1) if not len(v) or np.abs(v).max() * 10.0**d < most]
     return next((d for d in held if (np.rint(v * 10.0**d) / 10.0**d == v).all()), held[-1])
 

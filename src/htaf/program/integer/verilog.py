@@ -18,7 +18,7 @@ import numpy as np
 from htaf._ground.errors import option
 from htaf._ground.files import check_output_folder, to_json, write_atomic
 from htaf.program.integer import ops
-from htaf.program.integer.exports import OPEN, sealed, vectors
+from htaf.program.integer.exports import OPEN, classes, least_difference, sealed, vectors
 from htaf.program.integer.exports import lines as meaning
 from htaf.program.integer.ops import Array, IntegerError, Op, Value, channel_axis
 from htaf.program.integer.program import IntegerProgram
@@ -80,12 +80,13 @@ def to_verilog(
     text, last = _text(module, program, name, given, y, label), program.values[program.output]
     held = {"name": name, "program_sha256": program.digest, "latency": module.stages}
     held |= {"input": _format(program.values[0]), "output": _format(last), "unit": list(program.unit)}
-    held["label"] = {"width": sum(wire.width for wire in label)}
+    least = least_difference(program)
+    held["label"] = {"width": sum(wire.width for wire in label), "least": least}
     x, wanted = vectors(program, rows)
     files = {f"{name}.v": sealed(text.encode())}
     files |= {f"{name}_tb.v": sealed(_testbench(name, held, len(x)).encode())}
     files |= {f"{name}.json": to_json(held), "inputs.hex": hexadecimal(x, held["input"]["width"])}
-    files["outputs.hex"] = hexadecimal(wanted, held["output"]["width"], wanted.argmax(1) if len(label) else None)
+    files["outputs.hex"] = hexadecimal(wanted, held["output"]["width"], classes(wanted, least) if len(label) else None)
     Path(folder).mkdir(parents=True, exist_ok=True)
     for file, content in files.items():
         write_atomic(Path(folder) / file, content)
@@ -121,7 +122,7 @@ def luts(op: Op, given: Value, made: Value) -> int:
         return made.size * width_of(-op.membrane(given), op.membrane(given))[0] * 2
     if isinstance(op, ops.LUT):
         varies = (op.table != op.table[:, :1]).any(1) & (op.index != op.index[:, :1]).any(1)
-        return int(varies.sum()) * max(1, op.table.shape[1] // 64)
+        return int(varies.sum()) * max(1, op.table.shape[1] // 64) * (made.size // len(op.index))
     if isinstance(op, ops.Count):
         return given.size * width
     if not isinstance(op, ops.Conv | ops.Linear):
@@ -293,9 +294,20 @@ def _operations(module: Module, program: IntegerProgram, given: Array) -> tuple[
     module.stages, last = clock[program.output] + 1, found[program.output]
     if last.size > 1:
         module.lines.append("\n  // label")
-    label = wires(_greatest(module, "label", [*last.flat])[1])
+    label = wires(_class(module, program, [*last.flat]))
     module.block([last])
     return module.registered("y_held", last), module.registered("label_held", label)
+
+
+def _class(module: Module, program: IntegerProgram, y: list[Wire]) -> list[Wire]:
+    """The bits of the class, as `exports.classes` says it."""
+    least, value = least_difference(program), program.values[program.output]
+    if least is None:
+        return _greatest(module, "label", y)[1]
+    apart = Value((1,), value.low - value.high, value.high - value.low)
+    texts = [f"{weighted([y[1]], [1])} - ({weighted([y[0]], [1])})"]
+    (difference,) = module.vector("label_difference", apart, texts)
+    return [*module.vector("label_is_second", Value((1,), 0, 1), [reached(difference, apart, least, 1)])]
 
 
 def _greatest(module: Module, label: str, given: list[Wire]) -> tuple[Wire, list[Wire]]:
@@ -337,7 +349,7 @@ def _text(module: Module, program: IntegerProgram, name: str, given: Array, y: A
         f"// y: {y.size} numbers of {last['width']} bits, {'signed' if last['signed'] else 'unsigned'}; one times "
         f"2 ** {program.unit[0]} / {program.unit[1]} is an output of the network",
         *(f"// {line}" for line in meaning(program)),
-        *(["// label: the place of the first greatest number of y, from 0 on"] if len(label) else []),
+        *(["// label: the place of the class: of the first greatest y, or by the threshold"] if len(label) else []),
         f"// latency: {depth} clocks, a row every clock",
         f"module {name} (clk, rst, in_valid, x, out_valid, y{', label' if len(label) else ''});",
         "  input clk, rst, in_valid;",

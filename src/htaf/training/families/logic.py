@@ -38,12 +38,12 @@ class LogicNetwork(Network):
         luts: Truth tables of each layer, whose connections are learned; classes are the sums of equal groups of the
             last layer's bits.
         lut_inputs: Of each table, 1 to 8: 6 is a LUT of most FPGAs.
-        thresholds: Most bits of a thermometer for each input: at quantiles of the training rows of a table, evenly
-            spaced over the values of images.
-        connecting: Share of the training in which connections are learned; then the tables alone, in a third of the
-            time.
-        divisor: Of the classes' counts at the start, times sqrt(tables a class), from where it is learned; of a
-            regression ten times this, whose head learns; 0: the power of two next to 0.5, and not learned.
+        thresholds: Most bits of a thermometer for each input, at quantiles of the training rows.
+        connecting: Share of the training in which connections are learned, on one device; then the tables alone, which
+            takes a third of the time a step.
+        divisor: A class's score is its count over this times sqrt(tables a class), at the start of a training that
+            learns it; a regression starts with ten times this, and its head learns. 0: it is fixed at the power of two
+            that is nearest to sqrt(tables a class) / 2.
     """
 
     family: ClassVar[str] = "logic"
@@ -136,10 +136,10 @@ class ImageLogicNetwork(LogicNetwork):
         lut_inputs: Of each table, 1 to 8: 6 is a LUT of most FPGAs.
         thresholds: Bits of a thermometer for each pixel and channel: of evenly spaced levels of the images' values, at
             least 3, those that say most about the class. One threshold for all pixels costs least on an FPGA.
-        connecting: Share of the training in which connections are learned; then the tables alone, in a third of the
-            time.
-        divisor: Of the classes' counts at the start, times sqrt(tables a class), from where it is learned; of a
-            regression ten times this, whose head learns; 0: the power of two next to 0.5, and not learned.
+        connecting: Share of the training in which connections are learned, on one device; then the tables alone, which
+            takes a third of the time a step.
+        divisor: A class's score is its count over this times sqrt(tables a class), at the start of a training that
+            learns it. 0: it is fixed at the power of two that is nearest to sqrt(tables a class) / 2.
     """
 
     family: ClassVar[str] = "logic-images"
@@ -161,7 +161,10 @@ class ImageLogicNetwork(LogicNetwork):
         levels = max(self.thresholds + 1, LEVELS)
         share = torch.arange(1, levels) / levels
         placed = low[:, None] + (high - low)[:, None] * share  # of each channel
-        chosen = informative((x.flatten(2)[..., None] >= placed[:, None]).sum(-1).flatten(1), y, self.thresholds)
+        chosen = [*range(levels - 1)]
+        if self.thresholds < len(chosen):
+            reached = (x.flatten(2)[..., None] >= placed[:, None]).sum(-1)
+            chosen = informative(reached.flatten(1), y, self.thresholds)
         net.thermometer.threshold.copy_(placed[:, chosen].repeat_interleave(x.shape[2] * x.shape[3], 0).flatten())  # pyright: ignore
         return {}
 

@@ -92,17 +92,11 @@ def rows_are_known(run: Trained) -> bool:
     return run.record["data"].get("split") != "given"
 
 
-def rows_for_looking(run: Trained, table: tabular.Table) -> tabular.Split:
-    """Find rows as `table_rows`; where the rows of the training are not known, any labelled rows, divided anew.
+def rows_for_figures(run: Trained, table: tabular.Table) -> tabular.Split:
+    """Find rows as `table_rows`; where the rows of the training are not known, every part is all rows.
 
     Such parts show what a network does, not how well: it may have been trained on each of them.
     """
-    return table_rows(run, table) if rows_are_known(run) else tabular.split(table, run.record["seed"])
-
-
-def rows_for_figures(run: Trained, table: tabular.Table) -> tabular.Split:
-    """As `rows_for_looking`, but where the rows of the training are not known every part is all rows: nothing is fitted
-    to them."""
     if rows_are_known(run):
         return table_rows(run, table)
     rows = np.arange(len(table.target))

@@ -15,9 +15,8 @@ from htaf.data.columns import Column, spelled
 from htaf.data.images import ImagePreprocessor, pixel_table
 from htaf.data.preprocess import Preprocessor
 from htaf.program.integer.build import integer_program
-from htaf.program.integer.model import PACKED
 from htaf.program.integer.ops import Array, IntegerError
-from htaf.program.integer.program import Input, IntegerProgram
+from htaf.program.integer.program import PACKED, Input, IntegerProgram
 from htaf.program.integer.raw import TEXTS, prepared_column
 from htaf.program.packed.graph import trace
 from htaf.training.runs.folder import HASHED, MODEL, RunError

@@ -147,7 +147,8 @@ def as_run(model: PackedModel | IntegerModel, path: Path) -> PackedRun:
     run = model.extra.get(RUN)
     if not isinstance(run, dict) or set(run) != set(KEYS) or type(run["images"]) is not bool:
         raise packed.PackedError(
-            f"expected a file of `htaf pack`, {path} holds no preprocessing: htaf.packed.load reads it"
+            f"expected a file of `htaf pack`, {path} holds no preprocessing: htaf.packed.load reads it, and "
+            "htaf.program.integer.files.load an integer program"
         )
     if not isinstance(run["preprocessing"], dict) or not isinstance(run["about"], dict):
         raise packed.PackedError(f"{path}: expected objects for preprocessing and about, got others")

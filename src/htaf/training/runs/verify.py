@@ -120,23 +120,30 @@ def export_program(
         rows = parts_of(run, own, data_dir, part)[0]
         x = _integers_of(run, program, rows)
         found = _network(run, program, rows, _run(program, x, progress))
-        others = found.predictions
+        others, said = found.predictions, tuple[str, ...]()
         logic = run.record["model"]["kind"] == "logic"
         if logic and not isinstance(own, Images) and to != "integer":  # which is the packed file too
-            program, x, others = _of_raw(run, program, raw_part(run, own, part), others)
+            try:
+                inputs = raw_inputs(program, values_of(program.about["columns"], raw_part(run, own, "all")))
+            except IntegerError as error:
+                said = (f"takes prepared columns: {error}",)
+            else:
+                program, x, others = _of_raw(run, program, inputs, raw_part(run, own, part), others)
         if others:
             raise CheckError(
                 f"expected the predictions of the run's exact network on {part} rows, got {others:,} others "
                 f"of {found.rows:,}: nothing is written"
             )
         path.parent.mkdir(parents=True, exist_ok=True)
-        notes = _written(program, path, to, name, luts, x[:16])
+        notes = (*said, *_written(program, path, to, name, luts, x[:16]))
         return WrittenProgram(path, to, program.digest, found, notes)
 
 
-def _of_raw(run: Run, program: IntegerProgram, rows: pd.DataFrame, others: int) -> tuple[IntegerProgram, Array, int]:
+def _of_raw(
+    run: Run, program: IntegerProgram, inputs: list[dict[str, Any]], rows: pd.DataFrame, others: int
+) -> tuple[IntegerProgram, Array, int]:
     """The program of raw columns, what it takes for these rows, and how many predictions are not those of the other."""
-    made = raw(program, raw_inputs(program, values_of(program.about["columns"], rows)))
+    made = raw(program, inputs)
     x, known = prepared(made.about["columns"], made.input, rows), run.preprocessor()
     assert isinstance(known, Preprocessor)
     found = _compared("raw columns", _run(made, x), _run(program, program.input.quantised(known.transform(rows))))
@@ -199,7 +206,7 @@ def verify_export(
     program, part, own = build_run(run), known_part(run, part), own_data(run, data, data_dir)
     held = parts_of(run, own, data_dir, part)[0]
     said = _columns(path)
-    form = raw(program, said) if exports.is_raw(said) else program
+    form = _form(program, said)
     places = [*_places(path, form, run, held, targets)]  # what cannot be is said before all rows are run
     x = _integers_of(run, program, held, rows)
     wanted = _run(program, x, progress)
@@ -228,11 +235,24 @@ def verify_export(
         yield found
 
 
+def _form(program: IntegerProgram, said: list[dict[str, Any]]) -> IntegerProgram:
+    """The program whose inputs an export says; that of the run where it says others, whose digest then differs."""
+    if not exports.is_raw(said):
+        return program
+    try:
+        return raw(program, said)
+    except IntegerError:
+        return program
+
+
 def _columns(path: Path) -> list[dict[str, Any]]:
     """What an export says of how its inputs are made of raw columns; none where it takes pixels, or prepares itself."""
     if path.is_dir():
+        for file in path.glob("*.[hv]"):
+            _expect_whole(file)
         return [one for file in path.glob("*.[hv]") for one in exports.read(file.read_text("utf-8"))]
     if path.suffix == ".onnx":
+        _expect_whole(path)
         return exports.read(_metadata(path).get("columns", "") if find_spec("onnx") else "")
     return [*files.load(path).about.get("columns", [])] if files.is_program(path) else []
 
