@@ -47,15 +47,15 @@ BUDGETS = {
     "core": 5_048,
     "data": 6_876,
     "language": 2_465,
-    "models": 2_319,
-    "program": 10_770,
+    "models": 2_321,
+    "program": 10_809,
     "tables": 2_751,
-    "training": 7_741,
+    "training": 7_761,
     "transform": 5_929,
-    "": 614,
+    "": 615,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 57_719, ("tests", "paper/tests"): 48_118, ("paper/src",): 13_834}
+TOTALS = {("src/htaf",): 57_781, ("tests", "paper/tests"): 48_177, ("paper/src",): 13_834}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 
