@@ -45,17 +45,17 @@ BUDGETS = {
     "cli": 3_596,
     "concepts": 8_309,
     "core": 5_048,
-    "data": 6_876,
+    "data": 6_885,
     "language": 2_465,
     "models": 2_321,
-    "program": 10_809,
+    "program": 10_814,
     "tables": 2_751,
     "training": 7_761,
     "transform": 5_929,
     "": 615,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 57_781, ("tests", "paper/tests"): 48_177, ("paper/src",): 13_834}
+TOTALS = {("src/htaf",): 57_795, ("tests", "paper/tests"): 48_188, ("paper/src",): 13_834}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 

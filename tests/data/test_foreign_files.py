@@ -14,7 +14,7 @@ import htaf
 from htaf.data.notes import told
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError, to_number
-from htaf.data.table_files import number_as_in, read_pieces
+from htaf.data.table_files import number_as_in, read_frame, read_pieces
 from htaf.data.tabular import from_frame, load
 from htaf.tables.inspection import effects
 
@@ -238,3 +238,12 @@ def test_a_column_of_other_categories_is_warned_of() -> None:
     found = told(learned.transform_with_notes(pd.DataFrame({"x": list("cd") * 4}))[1])
     assert "WARNING: column 'x': no row of 8 has a category of training, 'a', 'b'" in "\n".join(found)
     assert "WARNING" not in "\n".join(told(learned.transform_with_notes(pd.DataFrame({"x": list("acdddddd")}))[1]))
+
+
+def test_rows_without_any_value_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n1,2\n,\n3,4\n , \n")
+    frame, notes = read_frame(path)
+    assert len(frame) == 2
+    assert [(note.kind, note.count) for note in notes] == [("empty rows", 2)]
+    assert [note.count for _, notes in read_pieces(path) for note in notes] == [2]

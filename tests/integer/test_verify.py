@@ -130,7 +130,9 @@ def test_a_program_of_raw_columns_that_differs_is_not_written(
 ) -> None:
     out = tmp_path / "p"
     assert htaf(monkeypatch, "export", run.parent / "logic", "--to", "c", "--out", out) == 0
-    assert {one["kind"] for one in exports.read((out / "network.h").read_text("utf-8"))} == {"fixed"}
+    header = (out / "network.h").read_text("utf-8")
+    assert {one["kind"] for one in exports.read(header)} == {"fixed"}
+    assert "NETWORK_CLASS_2 = 2" in header
     shutil.rmtree(out)
 
     def wrong(*given: Any) -> IntegerProgram:

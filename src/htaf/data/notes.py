@@ -328,6 +328,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "decimal commas": "column {column!r}: decimal commas read as points",
     "open dots": "column {column!r}: {values[0]!r} read as a decimal number; write {values[1]} if its dot sets "
     "thousands apart, which no row says",
+    "empty rows": "left out: {count} rows without any value",
     "name again": "a name that comes again is numbered: column {values[1]}, {values[0]!r}, is {column!r}",
     "no name": "left out without a name: column {values[0]} of {count}",
     # what a column is

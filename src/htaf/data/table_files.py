@@ -115,11 +115,12 @@ def read_pieces(
         yield from _parquet(path, label or str(path), whole=False)
         return
     text = _Text.opened(path, label or str(path), None, numbers, separators)
-    notes = text.notes
+    notes, said = text.notes, 0
     for piece in text.pieces():
         columns = {name: _column(array, name, numbers) for name, array in piece.items()}
+        notes = [*notes, *text.left_out(said)]
         yield pd.DataFrame({name: _series([made]) for name, made in columns.items()}, copy=False), notes
-        notes = []
+        notes, said = [], text.empty
 
 
 def _parquet(path: Path, label: str, *, whole: bool) -> Iterator[tuple[pd.DataFrame, list[Note]]]:
@@ -172,6 +173,7 @@ class _Text:
     notes: list[Note]
     commas: frozenset[str] = field(default_factory=frozenset)
     separators: Separators = ""
+    empty: int = 0  # rows without any text, up to the last piece
 
     @classmethod
     def opened(
@@ -223,7 +225,7 @@ class _Text:
 
         places = [str(place) for place in range(len(self.header))]
         kept = [place for place, has_name in zip(places, self.kept, strict=True) if has_name]
-        size, rows = max(PIECE, WIDE * len(places)), 0
+        size, rows, self.empty = max(PIECE, WIDE * len(places)), 0, 0
         utf8 = self.encoding.startswith("utf-8")
         try:
             with (
@@ -241,8 +243,9 @@ class _Text:
                 ) as reader,
             ):  # fmt: skip
                 for piece in reader:
-                    full = _not_blank(piece.columns)
+                    full, before = _not_blank(piece.columns), piece.num_rows
                     piece = piece if full is None else piece.filter(full)
+                    self.empty += before - piece.num_rows
                     named_to = max((int(place) for place in kept), default=0)
                     for place in places[named_to + 1 :]:
                         refuse_nameless(self.label, int(place), piece.column(place).to_pylist(), rows)
@@ -259,6 +262,10 @@ class _Text:
         if not rows:
             wanted, got = ("rows below the column names", "the header") if self.skipped else ("a table", "blank lines")
             raise DataError(f"{self.label}: expected {wanted}, got {got} only")
+
+    def left_out(self, before: int) -> list[Note]:
+        """A note on rows without any text behind the first so many; none where there are none."""
+        return [Note("empty rows", count=self.empty - before)] * (self.empty > before)
 
     def whole(self, numbers: Numbers | None) -> pd.DataFrame:
         """All rows; see `read_frame`. Read again where a text comes below rows of numbers."""
@@ -286,6 +293,7 @@ class _Text:
             if not late:
                 break
         default_memory_pool().release_unused()
+        self.notes += self.left_out(0)
         return pd.DataFrame({name: _series(columns.pop(name)) for name in [*columns]}, copy=False)
 
     def _points(self, place: int, array: Any) -> Any:

@@ -268,9 +268,14 @@ def names(program: IntegerProgram, name: str, taken: Sequence[str]) -> str:
             texts.append(f"    {named(place, 'missing')} = {int(one['missing'])}")
             continue
         texts.append(f"    {named(place, 'other')} = {len(one['texts'])}")
+        if "" not in one["texts"]:
+            texts.append(f"    {named(place, 'missing')} = {len(one['texts'])}")
         texts += [f"    {named(place, text or 'missing')} = {i}" for i, text in enumerate(one["texts"])]
-    enums = ["enum {\n" + ",\n".join(some) + "\n};\n" for some in (places, texts)]
-    return f"/* places in x */\n{enums[0]}\n/* what stands for a missing value, and for texts */\n{enums[1]}"
+    classes = (program.about.get("target") or {}).get("classes") or ()
+    labels = [f"    {named(name, 'class', str(one))} = {i}" for i, one in enumerate(classes)]
+    said = {"places in x": places, "what stands for a missing value, and for texts": texts, "classes": labels}
+    parts = [f"/* {what} */\nenum {{\n" + ",\n".join(some) + "\n};\n" for what, some in said.items() if some]
+    return "\n".join(parts)
 
 
 def chosen(program: IntegerProgram) -> str:
