@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Int64, UInt8
+from jaxtyping import UInt8
 from torch import Tensor
 
 from htaf.concepts.codes import ConceptError
@@ -136,16 +136,3 @@ class Maps:
             pixels = self.pictures.pixels(ids[first : first + BATCH])
             found += self.regions.of(self.preprocessor.normalise(pixels), concepts)
         return found
-
-
-def spaced(rows: np.ndarray, margins: np.ndarray, count: int) -> Int64[np.ndarray, " rows"]:
-    """Of rows with the highest margins first, some evenly spaced in rank."""
-    if count < 1:
-        raise ConceptError(f"expected count >= 1, got {count}")
-    falling = rows[np.argsort(-margins, kind="stable")]
-    return falling[np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(np.int64)]
-
-
-def rgb(pixels: UInt8[np.ndarray, "c h w"]) -> UInt8[np.ndarray, "h w 3"]:
-    """An image, grey ones too, as it is drawn."""
-    return np.ascontiguousarray(np.broadcast_to(pixels, (3, *pixels.shape[1:])).transpose(1, 2, 0))
