@@ -40,23 +40,79 @@ class Circuit:
         program: of such a form, see the head of this file.
 
     Raises:
-        IntegerError: it has another form, or a table of more than six inputs; the message names the operation. Or htaf
-            has no compiled kernels here.
+        IntegerError: as `Planes`. Or htaf has no compiled kernels here.
     """
 
     def __init__(self, program: IntegerProgram) -> None:
         if not native.available():
             raise IntegerError("expected compiled kernels: install htaf with a C++ compiler")
-        self.program, self._pixels = program, program.input.kind == "pixels"
-        self._kind = np.uint8 if self._pixels else np.int32
+        self.program, self._planes = program, Planes(program)
+        self._circuit = (*self._planes.sizes, *(array.ctypes.data for array in self._planes.arrays))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Circuit, (self.program,)  # addresses are made anew
+
+    def run(self, x: Integer[Array, "rows ..."]) -> Int64[Array, "rows classes"]:
+        """As `IntegerProgram.run`.
+
+        Args:
+            x: integers in the range of the input, [rows, *input.shape]; pixels are read fastest as uint8.
+        Raises:
+            IntegerError: another shape, dtype or range.
+        """
+        values = {self._planes.counted: self._counts(x)}
+        for number, op in enumerate(self.program.ops[self._planes.counted :], self._planes.counted + 1):
+            values[number] = op.run(*(values[place] for place in op.reads))
+        return values[self.program.output]
+
+    def classes(self, x: Integer[Array, "rows ..."]) -> Int64[Array, " rows"]:
+        """The place of each row's greatest output, the first of several; raises as `run`."""
+        if self.program.output != self._planes.counted:
+            return self.run(x).argmax(1)
+        best = np.empty(len(x), np.int64)
+        self._counts(x, best.ctypes.data)
+        return best
+
+    def _counts(self, x: Array, best: int = 0) -> Int64[Array, "rows groups"]:
+        """The counts; best: an address for the place of the greatest of each row."""
+        given = self.program.input
+        if x.dtype.kind not in "iub" or x.shape[1:] != given.shape:
+            raise IntegerError(f"expected integers [rows, {given.shape}], got {x.dtype} {list(x.shape)}")
+        if (
+            x.size
+            and not (self._planes.pixels and x.dtype == np.uint8)
+            and not (given.low <= int(x.min()) and int(x.max()) <= given.high)
+        ):
+            raise IntegerError(f"expected inputs in [{given.low}, {given.high}], got [{int(x.min())}, {int(x.max())}]")
+        rows = np.ascontiguousarray(x.reshape(len(x), self.program.values[0].size), self._planes.kind)
+        counts = np.empty((len(rows), self._planes.sizes[4]), np.int64)
+        threads = torch.get_num_threads()
+        native.extension().circuit(self._circuit, rows.ctypes.data, counts.ctypes.data, best, len(rows), threads)
+        return counts
+
+
+class Planes:
+    """The planes of bits of such a program, as csrc/logic.hpp takes them: thresholds, tables of them, and counts.
+
+    sizes: the kind of the columns, how many there are, chunks of thresholds, tables, groups, and bits of each count.
+    arrays: the first column of each chunk, its thresholds, the planes that each table reads, and its entries.
+    counted: the value that holds the counts.
+
+    Raises:
+        IntegerError: a program of another form, or a table of more than six inputs; the message names the operation.
+    """
+
+    def __init__(self, program: IntegerProgram) -> None:
+        self.program, self.pixels = program, program.input.kind == "pixels"
+        self.kind = np.uint8 if self.pixels else np.int32
         self._planes = dict[tuple[int, int], int]()  # of a column and what it is compared with
         self._chunks, self._levels = dict[int, list[int]](), Counter[int]()  # of 64 columns, and how many of a column
         self._first, self._thresholds = list[int](), list[Array]()
-        self._inputs, self._entries, self._counted = list[Array](), list[Array](), 0
+        self._inputs, self._entries, self.counted = list[Array](), list[Array](), 0
         self._columns, bits = compared_of(program)[0], dict[int, _Bits]()
         for number, op, _ in program:
-            if self._counted:
-                op.expect(all(read >= self._counted for read in op.reads), "what follows the counts", type(op).__name__)
+            if self.counted:
+                op.expect(all(read >= self.counted for read in op.reads), "what follows the counts", type(op).__name__)
             elif isinstance(op, Steps):
                 bits[number] = self._steps(op)
             elif isinstance(op, LUT):
@@ -71,59 +127,17 @@ class Circuit:
             else:
                 moved = isinstance(op, (Take, Lookup, View)) and not any(read in bits for read in op.reads)
                 op.expect(moved, "thresholds of columns, truth tables of these and counts", type(op).__name__)
-        if not self._counted or program.output < self._counted:
+        if not self.counted or program.output < self.counted:
             raise IntegerError("expected a program that counts the bits of truth tables, got none that counts")
-        self._sizes, self._arrays = self._laid_out()
-        self._circuit = (*self._sizes, *(array.ctypes.data for array in self._arrays))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Circuit, (self.program,)  # addresses are made anew
-
-    def run(self, x: Integer[Array, "rows ..."]) -> Int64[Array, "rows classes"]:
-        """As `IntegerProgram.run`.
-
-        Args:
-            x: integers in the range of the input, [rows, *input.shape]; pixels are read fastest as uint8.
-        Raises:
-            IntegerError: another shape, dtype or range.
-        """
-        values = {self._counted: self._counts(x)}
-        for number, op in enumerate(self.program.ops[self._counted :], self._counted + 1):
-            values[number] = op.run(*(values[place] for place in op.reads))
-        return values[self.program.output]
-
-    def classes(self, x: Integer[Array, "rows ..."]) -> Int64[Array, " rows"]:
-        """The place of each row's greatest output, the first of several; raises as `run`."""
-        if self.program.output != self._counted:
-            return self.run(x).argmax(1)
-        best = np.empty(len(x), np.int64)
-        self._counts(x, best.ctypes.data)
-        return best
-
-    def _counts(self, x: Array, best: int = 0) -> Int64[Array, "rows groups"]:
-        """The counts; best: an address for the place of the greatest of each row."""
-        given = self.program.input
-        if x.dtype.kind not in "iub" or x.shape[1:] != given.shape:
-            raise IntegerError(f"expected integers [rows, {given.shape}], got {x.dtype} {list(x.shape)}")
-        if (
-            x.size
-            and not (self._pixels and x.dtype == np.uint8)
-            and not (given.low <= int(x.min()) and int(x.max()) <= given.high)
-        ):
-            raise IntegerError(f"expected inputs in [{given.low}, {given.high}], got [{int(x.min())}, {int(x.max())}]")
-        rows = np.ascontiguousarray(x.reshape(len(x), self.program.values[0].size), self._kind)
-        counts = np.empty((len(rows), self._groups), np.int64)
-        threads = torch.get_num_threads()
-        native.extension().circuit(self._circuit, rows.ctypes.data, counts.ctypes.data, best, len(rows), threads)
-        return counts
+        self.sizes, self.arrays = self._laid_out()
 
     def _laid_out(self) -> tuple[tuple[int, ...], tuple[Array, ...]]:
         """The circuit as csrc/logic.hpp takes it."""
-        thresholds = np.array(self._thresholds).astype(self._kind)
+        thresholds = np.array(self._thresholds).astype(self.kind)
         inputs, planes = np.array(self._inputs), CHUNK * len(thresholds)
         inputs = np.where(inputs >= TABLES, inputs - TABLES + planes, inputs).astype(np.int32)
         arrays = (np.array(self._first, np.int32), thresholds, inputs, np.array(self._entries, np.uint64))
-        columns, kind = self.program.values[0].size, 0 if self._pixels else 1
+        columns, kind = self.program.values[0].size, 0 if self.pixels else 1
         return (kind, columns, len(thresholds), len(inputs), self._groups, self._size), arrays
 
     def _steps(self, op: Steps) -> _Bits:
@@ -169,7 +183,7 @@ class Circuit:
             if level == len(chunks):
                 chunks.append(len(self._first))
                 self._first.append(first)
-                self._thresholds.append(np.full(CHUNK, np.iinfo(self._kind).min))
+                self._thresholds.append(np.full(CHUNK, np.iinfo(self.kind).min))
             self._levels[column] += 1
             self._thresholds[chunks[level]][column - first] = least
             self._planes[column, least] = chunks[level] * CHUNK + column - first
@@ -212,4 +226,4 @@ class Circuit:
                 np.uint64
             )
             self._tables(bits.plane[:, None], entries)
-        self._counted, self._groups, self._size = number, shape[0], math.prod(shape[1:])
+        self.counted, self._groups, self._size = number, shape[0], math.prod(shape[1:])

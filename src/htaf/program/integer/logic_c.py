@@ -11,12 +11,15 @@ the table's. The sixth input chooses one of two words:
     n += w & 1;
 
 A threshold is compared where a table reads it: a compare costs no more than the load of a bit.
+
+`RUN64` is the same for 64 rows at once, of the arrays that csrc/logic.hpp takes: a word has a bit of every row.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -34,6 +37,60 @@ KEEP = """\
 #define KEEP(w) __asm__("" : "+r"(w))
 #else
 #define KEEP(w) ((void)0)
+#endif
+"""
+RUN64 = """\
+#ifdef HTAF_RUN64
+{arrays}
+/* A word has a bit of each of 64 rows. The 16 functions of a table's first two inputs are at hand; the entries name one
+   for each value of the other four. */
+void {name}_run64(const {x_type} *x, {y_type} *y)
+{{
+    static uint64_t p[{planes} + {tables}];
+    static int32_t counts[64][{groups}];
+    const uint64_t *counted = p + {planes} + {tables} - {groups} * {size};
+    for (int r = 0; r < 64; r += 8)
+        for (int32_t k = 0, n; k < {planes}; k += 64) {{
+            uint8_t m[64] = {{0}};
+            const {x_type} *v = x + r * {inputs} + {name}_first[k / 64];
+            n = {inputs} - {name}_first[k / 64] < 64 ? {inputs} - {name}_first[k / 64] : 64;
+            for (int i = 0; i < 8; i++, v += {inputs})
+                for (int32_t j = 0; j < n; j++) m[j] |= (uint8_t)((v[j] >= {name}_least[k + j]) << i);
+            for (int32_t j = 0; j < n; j++) p[k + j] = (r ? p[k + j] : 0) | (uint64_t)m[j] << r;
+        }}
+    for (int32_t t = 0; t < {tables}; t++) {{
+        const uint64_t a = p[{name}_read[6 * t]], b = p[{name}_read[6 * t + 1]], e = {name}_entries[t];
+        const uint64_t of[16] = {{0, ~(a | b), a & ~b, ~b, b & ~a, ~a, a ^ b, ~(a & b), a & b, ~(a ^ b), a, a | ~b,
+                                 b, b | ~a, a | b, ~(uint64_t)0}};
+        uint64_t left[16];
+        for (int i = 0; i < 16; i++) left[i] = of[e >> 4 * i & 15];
+        for (int k = 2, n = 8; k < 6; k++, n /= 2) {{
+            const uint64_t by = p[{name}_read[6 * t + k]];
+            for (int i = 0; i < n; i++) left[i] = left[2 * i] ^ (by & (left[2 * i] ^ left[2 * i + 1]));
+        }}
+        p[{planes} + t] = left[0];
+    }}
+    for (int32_t g = 0; g < {groups}; g++) {{
+        uint64_t c[{bits}] = {{0}};
+        for (int32_t i = 0; i < {size}; i++) {{
+            uint64_t carry = *counted++;
+            for (int k = 0; carry; k++) {{
+                const uint64_t both = c[k] & carry;
+                c[k] ^= carry;
+                carry = both;
+            }}
+        }}
+        for (int r = 0; r < 64; r++) {{
+            int32_t n = 0;
+            for (int k = 0; k < {bits}; k++) n |= (int32_t)(c[k] >> r & 1) << k;
+            counts[r][g] = n;
+        }}
+    }}
+    for (int r = 0; r < 64; r++, y += {outputs}) {{
+        for (int32_t g = 0; g < {groups}; g++) {to}[g] = ({kind})counts[r][g];
+{calls}
+    }}
+}}
 #endif
 """
 
@@ -245,34 +302,45 @@ def _compared(program: IntegerProgram, op: Steps, places: Array, table: Array | 
 
 # ---- names of raw columns, and classes ----
 
+STDINT = re.compile(r"(U?INT\w*|SIZE|PTRDIFF|SIG_ATOMIC|WCHAR|WINT)_(MIN|MAX|C)")  # macros of C's
+
+
+def _letters(text: str) -> str:
+    """A text in A to Z, 0 to 9 and _, without accents; empty where it has letters that these do not spell."""
+    plain = "".join(c for c in unicodedata.normalize("NFKD", text).upper() if not unicodedata.combining(c))
+    spelled = all(c.isascii() or not c.isalpha() for c in plain)
+    return re.sub(r"[^A-Z0-9]+", "_", plain).strip("_") if spelled else ""
+
 
 def names(program: IntegerProgram, name: str, taken: Sequence[str]) -> str:
     """Enumerations for a header: the places of raw columns, what stands for a missing value, and the places of texts;
-    empty where the inputs are no raw columns. taken: names that are there."""
+    empty where the inputs are no raw columns. What A to Z do not spell is named by its number. taken: names that are
+    there."""
     columns = program.about.get("columns") or []
     if not is_raw(columns):
         return ""
     used = {*taken}
 
-    def named(*parts: str) -> str:
-        text = re.sub(r"[^A-Z0-9]+", "_", "_".join(parts).upper()).strip("_")
-        free = next(one for i in itertools.count(1) if (one := text if i == 1 else f"{text}_{i}") not in used)
+    def named(before: str, text: str, otherwise: str) -> str:
+        text = f"{before.upper()}_{_letters(text) or otherwise}"
+        every = (text if i == 1 else f"{text}_{i}" for i in itertools.count(1))
+        free = next(one for one in every if one not in used and not STDINT.fullmatch(one))
         used.add(free)
         return free
 
     places, texts = list[str](), list[str]()
     for one in columns:
-        place = named(name, one["name"])
+        place = named(name, one["name"], f"COLUMN_{one['x']}")
         places.append(f"    {place} = {int(one['x'])}")
         if one["kind"] == "fixed":
-            texts.append(f"    {named(place, 'missing')} = {int(one['missing'])}")
+            texts.append(f"    {named(place, 'missing', '')} = {int(one['missing'])}")
             continue
-        texts.append(f"    {named(place, 'other')} = {len(one['texts'])}")
+        texts.append(f"    {named(place, 'other', '')} = {len(one['texts'])}")
         if "" not in one["texts"]:
-            texts.append(f"    {named(place, 'missing')} = {len(one['texts'])}")
-        texts += [f"    {named(place, text or 'missing')} = {i}" for i, text in enumerate(one["texts"])]
+            texts.append(f"    {named(place, 'missing', '')} = {len(one['texts'])}")
+        texts += [f"    {named(place, text or 'missing', f'TEXT_{i}')} = {i}" for i, text in enumerate(one["texts"])]
     classes = (program.about.get("target") or {}).get("classes") or ()
-    labels = [f"    {named(name, 'class', str(one))} = {i}" for i, one in enumerate(classes)]
+    labels = [f"    {named(f'{name}_class', str(one), f'NUMBER_{i}')} = {i}" for i, one in enumerate(classes)]
     said = {"places in x": places, "what stands for a missing value, and for texts": texts, "classes": labels}
     parts = [f"/* {what} */\nenum {{\n" + ",\n".join(some) + "\n};\n" for what, some in said.items() if some]
     return "\n".join(parts)
