@@ -12,13 +12,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from string import Template
 
 import numpy as np
 
 from htaf._ground.files import check_output_folder, write_atomic
 from htaf.program.integer.circuit import Planes
 from htaf.program.integer.exports import OPEN, is_raw, lines, sealed, vectors
-from htaf.program.integer.logic_c import KEEP, RUN64, Logic, chosen, count_lines, logic_of, names, stored_lines
+from htaf.program.integer.logic_c import KEEP, Logic, chosen, count_lines, logic_of, names, stored_lines
 from htaf.program.integer.ops import (
     LUT,
     Add,
@@ -689,16 +690,15 @@ class _Writer:
         assert self.planes
         planes, to = self.planes, self.buffers[self.planes.counted]
         _, inputs, chunks, tables, groups, size = planes.sizes
-        first, least, read, entries = planes.arrays
-        kinds = {"first": "int32_t", "least": stored(int(least.min()), int(least.max())), "read": "int32_t"}
-        given = {"first": first, "least": least, "read": read, "entries": entries}
+        given = dict(zip(("first", "least", "read", "entries", "place"), planes.arrays, strict=True))
+        kinds = {of: stored(int(array.min()), int(array.max())) for of, array in given.items() if of != "entries"}
         arrays = "".join(
             f"static const {kinds.get(of, 'uint64_t')} {self.name}_{of}[{array.size}] = {{\n"
             f"{numbers(array, '' if of in kinds else 'uint64_t')}}};\n"
             for of, array in given.items()
         )
         sizes = {"tables": tables, "groups": groups, "size": size, "inputs": inputs, "planes": 64 * chunks}
-        return RUN64.format(
+        return Template((Path(__file__).parent / "rows64.c").read_text()).substitute(
             name=self.name, arrays=arrays, x_type=self.x_type, y_type=self.y_type, bits=size.bit_length(), to=to.text,
             kind=to.kind, outputs=self.program.values[self.program.output].size, calls="\n".join(calls), **sizes,
         )  # fmt: skip

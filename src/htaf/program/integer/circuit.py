@@ -7,7 +7,8 @@ follow. What comes after the counts runs as the program defines it.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,7 +75,7 @@ class Circuit:
         return best
 
     def _counts(self, x: Array, best: int = 0) -> Int64[Array, "rows groups"]:
-        """The counts; best: an address for the place of the greatest of each row."""
+        """The counts; best: an address for the place of the greatest of each row, in place of the counts."""
         given = self.program.input
         if x.dtype.kind not in "iub" or x.shape[1:] != given.shape:
             raise IntegerError(f"expected integers [rows, {given.shape}], got {x.dtype} {list(x.shape)}")
@@ -85,9 +86,9 @@ class Circuit:
         ):
             raise IntegerError(f"expected inputs in [{given.low}, {given.high}], got [{int(x.min())}, {int(x.max())}]")
         rows = np.ascontiguousarray(x.reshape(len(x), self.program.values[0].size), self._planes.kind)
-        counts = np.empty((len(rows), self._planes.sizes[4]), np.int64)
-        threads = torch.get_num_threads()
-        native.extension().circuit(self._circuit, rows.ctypes.data, counts.ctypes.data, best, len(rows), threads)
+        counts = np.empty((0 if best else len(rows), self._planes.sizes[4]), np.int64)
+        to, threads = 0 if best else counts.ctypes.data, torch.get_num_threads()
+        native.extension().circuit(self._circuit, rows.ctypes.data, to, best, len(rows), threads)
         return counts
 
 
@@ -95,7 +96,8 @@ class Planes:
     """The planes of bits of such a program, as csrc/logic.hpp takes them: thresholds, tables of them, and counts.
 
     sizes: the kind of the columns, how many there are, chunks of thresholds, tables, groups, and bits of each count.
-    arrays: the first column of each chunk, its thresholds, the planes that each table reads, and its entries.
+    arrays: the first column of each chunk, its thresholds, the planes that each table reads, its entries, and the place
+        of its own plane.
     counted: the value that holds the counts.
 
     Raises:
@@ -108,7 +110,7 @@ class Planes:
         self._planes = dict[tuple[int, int], int]()  # of a column and what it is compared with
         self._chunks, self._levels = dict[int, list[int]](), Counter[int]()  # of 64 columns, and how many of a column
         self._first, self._thresholds = list[int](), list[Array]()
-        self._inputs, self._entries, self.counted = list[Array](), list[Array](), 0
+        self._inputs, self._entries, self._order, self.counted = list[Array](), list[Array](), list[int](), 0
         self._columns, bits = compared_of(program)[0], dict[int, _Bits]()
         for number, op, _ in program:
             if self.counted:
@@ -136,7 +138,8 @@ class Planes:
         thresholds = np.array(self._thresholds).astype(self.kind)
         inputs, planes = np.array(self._inputs), CHUNK * len(thresholds)
         inputs = np.where(inputs >= TABLES, inputs - TABLES + planes, inputs).astype(np.int32)
-        arrays = (np.array(self._first, np.int32), thresholds, inputs, np.array(self._entries, np.uint64))
+        first, places = (np.array(of, np.int32) for of in (self._first, self._order))
+        arrays = (first, thresholds, inputs, np.array(self._entries, np.uint64), places)
         columns, kind = self.program.values[0].size, 0 if self.pixels else 1
         return (kind, columns, len(thresholds), len(inputs), self._groups, self._size), arrays
 
@@ -211,6 +214,8 @@ class Planes:
             self._plane(0, self.program.input.high)
         read = np.pad(np.where(plane == ALWAYS, 0, plane), ((0, 0), (0, INPUTS - plane.shape[1])))
         made = TABLES + len(self._inputs) + np.arange(len(plane))
+        order, read, entries = _shared(read, entries)
+        self._order += [*len(self._inputs) + order]
         self._inputs += [*read]
         self._entries += [*entries]
         return _Bits(made, np.zeros(len(plane), bool))
@@ -227,3 +232,27 @@ class Planes:
             )
             self._tables(bits.plane[:, None], entries)
         self.counted, self._groups, self._size = number, shape[0], math.prod(shape[1:])
+
+
+def _shared(read: Array, entries: Array) -> tuple[Array, Array, Array]:
+    """Tables in an order in which neighbours share their first two inputs where they can: their functions are then made
+    once.
+
+    Returns:
+        The place of each before, and what it reads and its entries, with its inputs in another order.
+    """
+    of = defaultdict[tuple[int, int], list[tuple[int, int, int]]](list)
+    for table, row in enumerate(read.tolist()):
+        for i, j in combinations(sorted(range(INPUTS), key=row.__getitem__), 2):
+            of[row[i], row[j]].append((table, i, j))
+    found = dict[int, list[int]]()
+    for some in sorted(of.values(), key=len, reverse=True):
+        left = [one for one in some if one[0] not in found]
+        if len(left) > 1:
+            found |= {table: [i, j, *sorted({*range(INPUTS)} - {i, j})] for table, i, j in left}
+    found |= {table: [*range(INPUTS)] for table in range(len(read)) if table not in found}
+    order, turned = np.array([*found]), np.array([*found.values()])
+    address = ((np.arange(2**INPUTS) >> np.arange(INPUTS)[:, None] & 1) << turned[..., None]).sum(1)
+    bits = entries[order][:, None] >> address.astype(np.uint64) & np.uint64(1)
+    moved = (bits << np.arange(2**INPUTS, dtype=np.uint64)).sum(1, dtype=np.uint64)
+    return order, np.take_along_axis(read[order], turned, 1), moved

@@ -12,7 +12,7 @@ the table's. The sixth input chooses one of two words:
 
 A threshold is compared where a table reads it: a compare costs no more than the load of a bit.
 
-`RUN64` is the same for 64 rows at once, of the arrays that csrc/logic.hpp takes: a word has a bit of every row.
+rows64.c is the same for 64 rows at once, of the arrays that csrc/logic.hpp takes: a word has a bit of every row.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from __future__ import annotations
 import itertools
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ from htaf.program.integer.ops import LUT, Array, Count, Lookup, Steps, Take, Vie
 from htaf.program.integer.program import IntegerProgram
 
 MOST = 1024  # tables that are written out: 50 to 90 bytes each. More are loops over arrays
+OFTEN = 5  # columns that are named
 WORD = 5  # inputs of a table that is one word
 KEEP = """\
 /* A branch around one instruction: without it GCC makes eight of a choice between two constants. */
@@ -37,60 +39,6 @@ KEEP = """\
 #define KEEP(w) __asm__("" : "+r"(w))
 #else
 #define KEEP(w) ((void)0)
-#endif
-"""
-RUN64 = """\
-#ifdef HTAF_RUN64
-{arrays}
-/* A word has a bit of each of 64 rows. The 16 functions of a table's first two inputs are at hand; the entries name one
-   for each value of the other four. */
-void {name}_run64(const {x_type} *x, {y_type} *y)
-{{
-    static uint64_t p[{planes} + {tables}];
-    static int32_t counts[64][{groups}];
-    const uint64_t *counted = p + {planes} + {tables} - {groups} * {size};
-    for (int r = 0; r < 64; r += 8)
-        for (int32_t k = 0, n; k < {planes}; k += 64) {{
-            uint8_t m[64] = {{0}};
-            const {x_type} *v = x + r * {inputs} + {name}_first[k / 64];
-            n = {inputs} - {name}_first[k / 64] < 64 ? {inputs} - {name}_first[k / 64] : 64;
-            for (int i = 0; i < 8; i++, v += {inputs})
-                for (int32_t j = 0; j < n; j++) m[j] |= (uint8_t)((v[j] >= {name}_least[k + j]) << i);
-            for (int32_t j = 0; j < n; j++) p[k + j] = (r ? p[k + j] : 0) | (uint64_t)m[j] << r;
-        }}
-    for (int32_t t = 0; t < {tables}; t++) {{
-        const uint64_t a = p[{name}_read[6 * t]], b = p[{name}_read[6 * t + 1]], e = {name}_entries[t];
-        const uint64_t of[16] = {{0, ~(a | b), a & ~b, ~b, b & ~a, ~a, a ^ b, ~(a & b), a & b, ~(a ^ b), a, a | ~b,
-                                 b, b | ~a, a | b, ~(uint64_t)0}};
-        uint64_t left[16];
-        for (int i = 0; i < 16; i++) left[i] = of[e >> 4 * i & 15];
-        for (int k = 2, n = 8; k < 6; k++, n /= 2) {{
-            const uint64_t by = p[{name}_read[6 * t + k]];
-            for (int i = 0; i < n; i++) left[i] = left[2 * i] ^ (by & (left[2 * i] ^ left[2 * i + 1]));
-        }}
-        p[{planes} + t] = left[0];
-    }}
-    for (int32_t g = 0; g < {groups}; g++) {{
-        uint64_t c[{bits}] = {{0}};
-        for (int32_t i = 0; i < {size}; i++) {{
-            uint64_t carry = *counted++;
-            for (int k = 0; carry; k++) {{
-                const uint64_t both = c[k] & carry;
-                c[k] ^= carry;
-                carry = both;
-            }}
-        }}
-        for (int r = 0; r < 64; r++) {{
-            int32_t n = 0;
-            for (int k = 0; k < {bits}; k++) n |= (int32_t)(c[k] >> r & 1) << k;
-            counts[r][g] = n;
-        }}
-    }}
-    for (int r = 0; r < 64; r++, y += {outputs}) {{
-        for (int32_t g = 0; g < {groups}; g++) {to}[g] = ({kind})counts[r][g];
-{calls}
-    }}
-}}
 #endif
 """
 
@@ -298,6 +246,26 @@ def _compared(program: IntegerProgram, op: Steps, places: Array, table: Array | 
         end = threshold if sign > 0 else 1 - threshold
         found.append(Compared(place, (end,) if low < end <= high else (), int((sign > 0) == (end <= low))))
     return found
+
+
+def told(program: IntegerProgram) -> tuple[str, ...]:
+    """What a logic network asks, and what its C takes on a Cortex-M0, in words; none of other programs.
+
+    The sizes are estimates: means of benchmarks/integer_peers.py by the inputs of a table and the width of a column.
+    """
+    if (logic := logic_of(program)) is None:
+        return ()
+    tables, columns = logic.tables(), program.about.get("columns") or []
+    asked = Counter(one.place for table in tables for one in table.inputs if isinstance(one, Compared))
+    names = [one.get("name", one["column"]) for one in columns] or [f"x[{i}]" for i in range(program.values[0].size)]
+    often = ", ".join(f"{names[place]} {times}" for place, times in asked.most_common(OFTEN))
+    inputs, narrow = sum(len(table.inputs) for table in tables), program.input.high - program.input.low < 256
+    taken = ((3, 11), (5, 3.4)) if narrow else ((18, 15), (7, 4.5))
+    flash, instructions = (round(each * len(tables) + more * inputs, -2) for each, more in taken)
+    return (
+        f"{len(tables):,} tables ask {len(asked):,} of {len(names):,} inputs, most often {often}",
+        f"about {flash:,.0f} bytes of flash and {instructions:,.0f} instructions a row on a Cortex-M0, an estimate",
+    )
 
 
 # ---- names of raw columns, and classes ----

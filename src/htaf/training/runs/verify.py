@@ -26,6 +26,7 @@ from htaf.data.parts import Data
 from htaf.data.preprocess import Preprocessor
 from htaf.program.integer import exports, files
 from htaf.program.integer.circuit import Circuit
+from htaf.program.integer.logic_c import told
 from htaf.program.integer.model import quantised
 from htaf.program.integer.ops import Array, IntegerError
 from htaf.program.integer.program import IntegerProgram
@@ -157,12 +158,12 @@ def _written(
         from htaf.program.integer.c import to_c
 
         made = to_c(program, path, name=name, rows=rows)
-        return (f"{made.flash_bytes:,} bytes of constants, {made.ram_bytes:,} bytes of buffers",)
+        return (f"{made.flash_bytes:,} bytes of constants, {made.ram_bytes:,} bytes of buffers", *told(program))
     if to == "verilog":
         from htaf.program.integer.verilog import MOST, to_verilog
 
         estimated = to_verilog(program, path, name=name, rows=rows, most=MOST if luts is None else luts)
-        return (f"about {estimated:,} LUTs of six inputs, estimated without a synthesis",)
+        return (f"about {estimated:,} LUTs of six inputs, estimated without a synthesis", *told(program)[:1])
     if to == "integer":
         files.save(program, path)
     else:
