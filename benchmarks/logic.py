@@ -1,6 +1,7 @@
 """Logic networks: speed on this processor beside an int8 network of ReLU in OpenVINO and boosted trees; accuracy.
 
-    python benchmarks/logic.py speed [--rows 10000] [--trees 60] [--rounds 15] [--out FOLDER] [--json FILE] [--no-test]
+    python benchmarks/logic.py speed [--tasks mnist mnist-2000 20 200] [--sides relu trees c torchlogix]
+                                     [--rows 10000] [--trees 60] [--rounds 15] [--out FOLDER] [--json FILE] [--no-test]
     python benchmarks/logic.py accuracy --out FOLDER [--luts 100 1000] [--seeds 0 1 2] [--figure FILE] [--json FILE]
     python benchmarks/logic.py torchlogix --out FOLDER [--seeds 0] [--minutes 3] [--networks six readme]
 
@@ -12,12 +13,13 @@ torchlogix: the same images in so many minutes of one core (1,000 tables of `hta
 six: 1,000 tables of six inputs, each learned among 16 pixels (among all 784 a step takes over 20 seconds).
 
 speed: it needs the packages of `benchmarks/peers/logic/requirements.txt`; what is missing is left out, with a line.
-Bytes of MNIST's test images, or integer columns, in and classes out. Circuits have random connections and tables, which
-take the same time as trained ones, or longer. The int8 network has random weights and activations of 0 to 255 by
+Bytes of MNIST's test images, or integer columns, in and classes out. Circuits of images are those of the runs
+htaf-1000-0 and htaf-2000-0 in --out; without it, and of columns, they have random connections and tables, which take
+longer, as fewer tables share inputs. The int8 network has random weights and activations of 0 to 255 by
 FakeQuantize, which OpenVINO runs in int8; its batch is the fastest of `BATCHES`. LightGBM is trained on 10,000 images,
 whose accuracy is printed, and on noisy labels of columns; tl2cgen compiles its trees by gcc. torchlogix's networks are
-those of --out, compiled by gcc for 64 rows a word; six has no such form. A ratio is the median over the rounds of time
-/ time of the circuit in the same round, with its quartiles.
+those of --out, compiled as it does for 64 rows a word; six has no such form. C is our export by gcc -O2. A ratio is the
+median over the rounds of time / time of the circuit in the same round, with its quartiles.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ import os
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
+import ctypes
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -42,11 +46,15 @@ import torch
 from torch import nn
 
 from htaf.data.image_sets import load
-from htaf.program.integer import Circuit, Input, IntegerProgram
+from htaf.program.integer import Circuit, Input, IntegerProgram, to_c
+from htaf.program.integer.execute import exported
 from htaf.program.integer.ops import LUT, Count, Steps, Take, View
+from htaf.training.runs import open_run
+from htaf.training.runs.integer import build_run
 
 PIXELS, CLASSES, LEVELS, TABLES = 784, 10, 15, 300
 BATCHES = (250, 1000, 10_000)
+SIZES = {"mnist": (1000, 64), "mnist-2000": (2000, 128)}  # tables, and the hidden units of a ReLU network
 TREES, LEARNED = {"num_leaves": 31, "learning_rate": 0.1, "verbose": -1, "num_threads": 1}, 10_000
 Run = Callable[[], Any]
 
@@ -112,6 +120,28 @@ def _int8(batch: int, inputs: int, hidden: int) -> Any:
     return ov.Model([o.topk(y, o.constant(np.int64(1)), 1, "max", "none").output(1)], [x])
 
 
+def in_c(program: IntegerProgram) -> dict[str, Callable[[np.ndarray], Any]]:
+    """Outputs by the C of `htaf export --to c`, a row and 64 rows a call; none where it has no such form."""
+    folder = Path(tempfile.mkdtemp())
+    to_c(program, folder)
+    export, library = exported(folder), folder / "network.so"
+    if export.at_once == 1 or shutil.which("gcc") is None:
+        return {}
+    words = ("gcc", "-std=c99", "-O2", "-march=native", "-DHTAF_RUN64", "-shared", "-fPIC", f"-I{folder}")
+    subprocess.run([*words, str(folder / "network.c"), "-o", str(library)], check=True)
+    made, kind = ctypes.CDLL(str(library)), np.dtype(export.x_type.removesuffix("_t"))
+
+    def run(call: Any, rows: int, x: np.ndarray) -> np.ndarray:
+        given = np.ascontiguousarray(x.reshape(len(x), -1), kind)
+        y = np.empty((len(x), export.outputs), export.y_type.removesuffix("_t"))
+        for i in range(0, len(x) - rows + 1, rows):
+            call(ctypes.c_void_p(given[i:].ctypes.data), ctypes.c_void_p(y[i:].ctypes.data))
+        return y
+
+    forms = {"C, a row": (made.network_run, 1), "C, 64 rows": (made.network_run64, 64)}
+    return {name: partial(run, call, rows) for name, (call, rows) in forms.items()}
+
+
 def boosted(x: np.ndarray, y: np.ndarray, rounds: int) -> dict[str, Callable[[np.ndarray], Any]]:
     """Classes by LightGBM's trees, fitted on rows."""
     try:
@@ -134,7 +164,12 @@ def compiled_trees(booster: Any) -> dict[str, Callable[[np.ndarray], Any]]:
     parts = {"parallel_comp": 16}  # files: of one file gcc takes minutes
     tl2cgen.export_lib(treelite.frontend.from_lightgbm(booster), "gcc", library, parts, nthread=1)
     predictor = tl2cgen.Predictor(library, nthread=1)
-    return {"LightGBM, tl2cgen": lambda rows: predictor.predict(tl2cgen.DMatrix(rows)).reshape(len(rows), -1).argmax(1)}
+
+    def run(rows: np.ndarray) -> np.ndarray:
+        given = tl2cgen.DMatrix(rows.reshape(len(rows), -1).astype(np.float32))
+        return predictor.predict(given).reshape(len(rows), -1).argmax(1)
+
+    return {"LightGBM, tl2cgen": run}
 
 
 def timed(
@@ -157,30 +192,46 @@ def timed(
     return found
 
 
-def speed(rows: int, trees: int, rounds: int, folder: Path | None) -> list[dict[str, Any]]:
-    data, found = load("mnist"), []
-    x = data.test.batch(torch.arange(min(rows, len(data.test)))).numpy()
-    some = torch.arange(LEARNED)
-    fitted = boosted(data.train.batch(some).numpy().reshape(LEARNED, -1), data.train.labels[some].numpy(), trees)
-    if fitted:
-        labels = data.test.labels[:1000].numpy()
-        for name, run in fitted.items():
-            right = (run(x[:1000].reshape(1000, -1).astype(np.float32)) == labels).mean()
-            print(f"{name}, {trees} rounds on {LEARNED:,} images: {right:.1%} of 1,000 test images")
-    fitted = {name: lambda rows, run=run: run(rows.astype(np.float32)) for name, run in fitted.items()}
-    for luts, hidden in ((1000, 64), (2000, 128)):
-        made = circuit(luts)
-        for given in (x, x[:1]):
-            peers = {f"ReLU 784-{hidden}-10, OpenVINO int8": relu(PIXELS, hidden, given), **fitted}
-            peers |= gates(folder) if folder and len(given) > 1 else {}
-            found += timed(f"MNIST, {luts:,} LUTs", made.classes, {k: v for k, v in peers.items() if v}, given, rounds)
-    rng = np.random.default_rng(1)
-    for columns in (20, 200):
-        made, table = circuit(TABLES, columns), rng.integers(-8192, 8192, (rows, columns)).astype(np.int32)
-        labels = (table[:, :CLASSES] + 2000 * rng.standard_normal((rows, CLASSES))).argmax(1)
-        peers = boosted(table[:LEARNED], labels[:LEARNED], trees)
-        for given in (table, table[:1]):
-            found += timed(f"{columns} columns, {TABLES} LUTs", made.classes, peers, given, rounds)
+SIDES = ("relu", "trees", "c", "torchlogix")
+
+
+def speed(given: Any) -> list[dict[str, Any]]:
+    """Rows of all tasks; given: the flags."""
+    return [row for task in given.tasks for row in (of_images if task in SIZES else of_columns)(task, given)]
+
+
+def of_images(task: str, given: Any) -> list[dict[str, Any]]:
+    data, found, (luts, hidden) = load("mnist"), list[dict[str, Any]](), SIZES[task]
+    x = data.test.batch(torch.arange(min(given.rows[0], len(data.test)))).numpy()
+    made = Circuit(build_run(open_run(given.out / f"htaf-{luts}-0"))) if given.out else circuit(luts)
+    peers: dict[str, Any] = {}
+    if "trees" in given.sides:
+        some = torch.arange(LEARNED)
+        images, labels = data.train.batch(some).numpy().reshape(LEARNED, -1), data.train.labels[some].numpy()
+        for name, run in boosted(images, labels, given.trees[0]).items():
+            right = run(x[:1000].reshape(1000, -1).astype(np.float32)) == data.test.labels[:1000].numpy()
+            print(f"{name}, {given.trees[0]} rounds on {LEARNED:,} images: {right.mean():.1%} of 1,000 test images")
+            peers[name] = lambda rows, run=run: run(rows.astype(np.float32))
+    if "torchlogix" in given.sides and given.out:
+        peers |= gates(given.out)
+    if "c" in given.sides:
+        peers |= in_c(made.program)
+    for rows in (x, x[:1]):
+        others = {k: v for k, v in peers.items() if len(rows) > 1 or k.startswith("LightGBM")}
+        if "relu" in given.sides and (run := relu(PIXELS, hidden, rows)):
+            others[f"ReLU 784-{hidden}-10, OpenVINO int8"] = run
+        found += timed(f"MNIST, {luts:,} LUTs", made.classes, others, rows, given.rounds)
+    return found
+
+
+def of_columns(task: str, given: Any) -> list[dict[str, Any]]:
+    rng, found, columns, rows = np.random.default_rng(1), list[dict[str, Any]](), int(task), given.rows[0]
+    made, table = circuit(TABLES, columns), rng.integers(-8192, 8192, (rows, columns)).astype(np.int32)
+    labels = (table[:, :CLASSES] + 2000 * rng.standard_normal((rows, CLASSES))).argmax(1)
+    peers = boosted(table[:LEARNED], labels[:LEARNED], given.trees[0]) if "trees" in given.sides else {}
+    for some in (table, table[:1]):
+        others = {**peers, **in_c(made.program)} if "c" in given.sides and len(some) > 1 else peers
+        found += timed(f"{columns} columns, {TABLES} LUTs", made.classes, others, some, given.rounds)
     return found
 
 
@@ -241,7 +292,7 @@ def gates(folder: Path) -> dict[str, Callable[[np.ndarray], Any]]:
             net.load_state_dict(torch.load(file))
             made = Gates.from_model(net.eval(), (1, 28, 28))
             made.simplify()
-            made.compile(opt_level=2, pack_bits=64)
+            made.compile(pack_bits=64)
             found[f"torchlogix, {kind}"] = partial(gate_classes, made)
     return found
 
@@ -325,6 +376,8 @@ def main() -> None:
     parser.add_argument("what", choices=("speed", "accuracy", "torchlogix"), help="what is measured")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--out", type=Path, help="where the runs of accuracy are")
+    parser.add_argument("--tasks", nargs="+", choices=(*SIZES, "20", "200"), default=[*SIZES, "20", "200"])
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=[*SIDES])
     parser.add_argument("--minutes", type=float, default=3, help="of a training by torchlogix")
     parser.add_argument("--networks", nargs="+", default=["six", "readme", "dense"])
     parser.add_argument("--figure", type=Path, help="draw accuracy over LUTs here")
@@ -343,7 +396,7 @@ def main() -> None:
     else:
         arguments = measuring.begin(parser, "integer/test_circuit.py")
         torch.set_num_threads(1)
-        found = speed(arguments.rows[0], arguments.trees[0], arguments.rounds, arguments.out)
+        found = speed(arguments)
         shown_times(found)
     measuring.end(arguments, found)
 

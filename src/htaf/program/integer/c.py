@@ -17,7 +17,7 @@ from string import Template
 import numpy as np
 
 from htaf._ground.files import check_output_folder, write_atomic
-from htaf.program.integer.circuit import Planes
+from htaf.program.integer.circuit import Circuit
 from htaf.program.integer.exports import OPEN, is_raw, lines, sealed, vectors
 from htaf.program.integer.logic_c import KEEP, Logic, chosen, count_lines, logic_of, names, stored_lines
 from htaf.program.integer.ops import (
@@ -270,15 +270,7 @@ class _Writer:
         taken = {number: self.buffers[number].count * width(self.buffers[number].kind) for number in spans}
         self.begins, self.ram = places(spans, taken, LINE)
         self.body = list[str]()
-        self.planes = self._planes()
-
-    def _planes(self) -> Planes | None:
-        """Truth tables as 64 rows run them at once; None of other programs, and where the counts lie in bits."""
-        try:
-            planes = Planes(self.program) if self.logic else None
-        except IntegerError:  # tables of more than six inputs
-            return None
-        return None if planes is None or self.buffers[planes.counted].word else planes
+        self.rows64 = ""
 
     def _buffer(self, number: int, value: Value) -> Buffer:
         two = self.two(number)
@@ -686,9 +678,14 @@ class _Writer:
             self.store(logic.number, (str(group),), "n")
 
     def run64(self, calls: Sequence[str]) -> str:
-        """A function of 64 rows at once. calls: what comes after the counts."""
-        assert self.planes
-        planes, to = self.planes, self.buffers[self.planes.counted]
+        """A function of 64 rows at once; none of what is no circuit. calls: what comes after the counts."""
+        to = self.buffers[self.logic.number] if self.logic else None
+        try:
+            planes = None if to is None or to.word else Circuit(self.program)
+        except IntegerError:  # tables of more than six inputs
+            planes = None
+        if planes is None or to is None:
+            return ""
         _, inputs, chunks, tables, groups, size = planes.sizes
         given = dict(zip(("first", "least", "read", "entries", "place"), planes.arrays, strict=True))
         kinds = {of: stored(int(array.min()), int(array.max())) for of, array in given.items() if of != "entries"}
@@ -758,8 +755,8 @@ class _Writer:
             *self.body,
             f"void {self.name}_run(const {self.x_type} *x, {self.y_type} *y)\n{{\n" + "\n".join(calls) + "\n}\n",
         ]
-        if self.planes:
-            parts.append(self.run64(calls[1:]))
+        self.rows64 = self.run64(calls[1:])
+        parts.append(self.rows64)
         if self.choice:
             steps = f"    {self.y_type} y[{self.buffers[self.program.output].count}];\n    {self.name}_run(x, y);"
             parts.append(f"int {self.name}_class(const {self.x_type} *x)\n{{\n{steps}\n{self.choice}\n}}\n")
@@ -810,7 +807,7 @@ extern const char {self.name}_text[]; /* and of the text of {self.name}.c, with 
    y: outputs times 2^{-exponent} * {divisor}{greatest}.{" Not reentrant: static buffers." * (self.ram > 0)}
 {means}*/
 void {self.name}_run(const {self.x_type} *x, {self.y_type} *y);
-{class_ * bool(self.choice)}{rows * bool(self.planes)}
+{class_ * bool(self.choice)}{rows * bool(self.rows64)}
 #ifdef __cplusplus
 }}
 #endif

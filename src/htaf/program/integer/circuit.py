@@ -37,71 +37,13 @@ class _Bits(NamedTuple):
 class Circuit:
     """An integer program of truth tables that computes a bit of 64 to 512 rows in one operation.
 
+    sizes, arrays: the planes of bits as csrc/logic.hpp takes them. counted: the value that holds the counts.
+
     Args:
         program: of such a form, see the head of this file.
 
     Raises:
-        IntegerError: as `Planes`. Or htaf has no compiled kernels here.
-    """
-
-    def __init__(self, program: IntegerProgram) -> None:
-        if not native.available():
-            raise IntegerError("expected compiled kernels: install htaf with a C++ compiler")
-        self.program, self._planes = program, Planes(program)
-        self._circuit = (*self._planes.sizes, *(array.ctypes.data for array in self._planes.arrays))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Circuit, (self.program,)  # addresses are made anew
-
-    def run(self, x: Integer[Array, "rows ..."]) -> Int64[Array, "rows classes"]:
-        """As `IntegerProgram.run`.
-
-        Args:
-            x: integers in the range of the input, [rows, *input.shape]; pixels are read fastest as uint8.
-        Raises:
-            IntegerError: another shape, dtype or range.
-        """
-        values = {self._planes.counted: self._counts(x)}
-        for number, op in enumerate(self.program.ops[self._planes.counted :], self._planes.counted + 1):
-            values[number] = op.run(*(values[place] for place in op.reads))
-        return values[self.program.output]
-
-    def classes(self, x: Integer[Array, "rows ..."]) -> Int64[Array, " rows"]:
-        """The place of each row's greatest output, the first of several; raises as `run`."""
-        if self.program.output != self._planes.counted:
-            return self.run(x).argmax(1)
-        best = np.empty(len(x), np.int64)
-        self._counts(x, best.ctypes.data)
-        return best
-
-    def _counts(self, x: Array, best: int = 0) -> Int64[Array, "rows groups"]:
-        """The counts; best: an address for the place of the greatest of each row, in place of the counts."""
-        given = self.program.input
-        if x.dtype.kind not in "iub" or x.shape[1:] != given.shape:
-            raise IntegerError(f"expected integers [rows, {given.shape}], got {x.dtype} {list(x.shape)}")
-        if (
-            x.size
-            and not (self._planes.pixels and x.dtype == np.uint8)
-            and not (given.low <= int(x.min()) and int(x.max()) <= given.high)
-        ):
-            raise IntegerError(f"expected inputs in [{given.low}, {given.high}], got [{int(x.min())}, {int(x.max())}]")
-        rows = np.ascontiguousarray(x.reshape(len(x), self.program.values[0].size), self._planes.kind)
-        counts = np.empty((0 if best else len(rows), self._planes.sizes[4]), np.int64)
-        to, threads = 0 if best else counts.ctypes.data, torch.get_num_threads()
-        native.extension().circuit(self._circuit, rows.ctypes.data, to, best, len(rows), threads)
-        return counts
-
-
-class Planes:
-    """The planes of bits of such a program, as csrc/logic.hpp takes them: thresholds, tables of them, and counts.
-
-    sizes: the kind of the columns, how many there are, chunks of thresholds, tables, groups, and bits of each count.
-    arrays: the first column of each chunk, its thresholds, the planes that each table reads, its entries, and the place
-        of its own plane.
-    counted: the value that holds the counts.
-
-    Raises:
-        IntegerError: a program of another form, or a table of more than six inputs; the message names the operation.
+        IntegerError: it has another form, or a table of more than six inputs; the message names the operation.
     """
 
     def __init__(self, program: IntegerProgram) -> None:
@@ -132,6 +74,50 @@ class Planes:
         if not self.counted or program.output < self.counted:
             raise IntegerError("expected a program that counts the bits of truth tables, got none that counts")
         self.sizes, self.arrays = self._laid_out()
+        self._circuit = (*self.sizes, *(array.ctypes.data for array in self.arrays))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Circuit, (self.program,)  # addresses are made anew
+
+    def run(self, x: Integer[Array, "rows ..."]) -> Int64[Array, "rows classes"]:
+        """As `IntegerProgram.run`.
+
+        Args:
+            x: integers in the range of the input, [rows, *input.shape]; pixels are read fastest as uint8.
+        Raises:
+            IntegerError: another shape, dtype or range; or htaf has no compiled kernels here.
+        """
+        values = {self.counted: self._counts(x)}
+        for number, op in enumerate(self.program.ops[self.counted :], self.counted + 1):
+            values[number] = op.run(*(values[place] for place in op.reads))
+        return values[self.program.output]
+
+    def classes(self, x: Integer[Array, "rows ..."]) -> Int64[Array, " rows"]:
+        """The place of each row's greatest output, the first of several; raises as `run`."""
+        if self.program.output != self.counted:
+            return self.run(x).argmax(1)
+        best = np.empty(len(x), np.int64)
+        self._counts(x, best.ctypes.data)
+        return best
+
+    def _counts(self, x: Array, best: int = 0) -> Int64[Array, "rows groups"]:
+        """The counts; best: an address for the place of the greatest of each row, in place of the counts."""
+        given = self.program.input
+        if not native.available():
+            raise IntegerError("expected compiled kernels: install htaf with a C++ compiler")
+        if x.dtype.kind not in "iub" or x.shape[1:] != given.shape:
+            raise IntegerError(f"expected integers [rows, {given.shape}], got {x.dtype} {list(x.shape)}")
+        if (
+            x.size
+            and not (self.pixels and x.dtype == np.uint8)
+            and not (given.low <= int(x.min()) and int(x.max()) <= given.high)
+        ):
+            raise IntegerError(f"expected inputs in [{given.low}, {given.high}], got [{int(x.min())}, {int(x.max())}]")
+        rows = np.ascontiguousarray(x.reshape(len(x), self.program.values[0].size), self.kind)
+        counts = np.empty((0 if best else len(rows), self._groups), np.int64)
+        to, threads = 0 if best else counts.ctypes.data, torch.get_num_threads()
+        native.extension().circuit(self._circuit, rows.ctypes.data, to, best, len(rows), threads)
+        return counts
 
     def _laid_out(self) -> tuple[tuple[int, ...], tuple[Array, ...]]:
         """The circuit as csrc/logic.hpp takes it."""

@@ -590,20 +590,17 @@ def least_of(threshold: int, sign: int) -> int:
 
 def _near(module: Module, label: str, wire: Wire, value: Value, ends: set[int]) -> Callable[[int, int], str]:
     """How a number is compared. The bits above those in which its thresholds differ are compared once for all."""
-    inside = [end for end in ends if value.low < end <= value.high]
+    inside = {end for end in ends if value.low < end <= value.high}
     low = next((w for w in range(1, wire.width) if len({end - i >> w for end in inside for i in (0, 1)}) == 1), 0)
     if len(inside) < 2 or not low:
         return lambda threshold, sign: reached(wire, value, threshold, sign)
-    start = inside[0] >> low
-    upper = replace(wire, low=wire.low + low, width=wire.width - low)
+    start, upper = min(inside) >> low, replace(wire, low=wire.low + low, width=wire.width - low)
     least = constant(start) if wire.signed else f"{upper.width}'d{start}"
-    texts = [f"({upper.plain} {by} {least})" for by in (">", "==")]
-    above, same = module.vector(label, Value((2,), 0, 1), texts)
+    above, same = module.vector(label, Value((2,), 0, 1), [f"({upper.plain} {by} {least})" for by in (">", "==")])
     part, held = Value((1,), 0, (1 << low) - 1), Wire(wire.vector, wire.low, low)
 
     def compared(threshold: int, sign: int) -> str:
-        end = least_of(threshold, sign)
-        if not value.low < end <= value.high:
+        if (end := least_of(threshold, sign)) not in inside:
             return reached(wire, value, threshold, sign)
         bit = f"({above.text} | ({same.text} & {reached(held, part, end - (start << low), 1)}))"
         return bit if sign > 0 else f"~{bit}"

@@ -21,6 +21,7 @@ from torch import Tensor
 from htaf._ground.console import progress as progress_of
 from htaf._ground.errors import listed, option
 from htaf._ground.files import OutputError
+from htaf.core.kernels import native
 from htaf.data.images import ImagePreprocessor, Images, pixel_table
 from htaf.data.parts import Data
 from htaf.data.preprocess import Preprocessor
@@ -263,7 +264,7 @@ CIRCUIT = "circuit"  # the compiled form of truth tables, which a run has whatev
 
 def _circuit(program: IntegerProgram) -> Circuit | None:
     try:
-        return Circuit(program)
+        return Circuit(program) if native.available() else None
     except IntegerError:
         return None
 
