@@ -277,7 +277,8 @@ def learned(kind: str, seed: int, minutes: float, folder: Path) -> dict[str, Any
             found = net((data.test.batch(some) >= MOST).float()).argmax(1)
             right += int((found == data.test.labels[some]).sum())
     exact = [100 * right / len(data.test)]
-    return {"method": f"torchlogix, {kind}, {steps:,} steps", "luts": 1000, "exact": exact, "smooth": exact}
+    size = sum(getattr(layer, "out_dim", 0) for layer in net)  # of dense layers
+    return {"method": f"torchlogix, {kind}, {steps:,} steps", "luts": size, "exact": exact, "smooth": exact}
 
 
 def gates(folder: Path) -> dict[str, Callable[[np.ndarray], Any]]:

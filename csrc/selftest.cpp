@@ -791,7 +791,7 @@ void Checks::means(std::size_t channels, std::size_t outputs) {
 
 template <class T>
 void Checks::circuit(Column type, std::size_t rows, std::size_t columns) {
-    const std::size_t chunks = (columns + 63) / 64, tables = 30, groups = 3, size = 7;
+    const std::size_t chunks = (columns + 63) / 64, tables = 70, groups = 3, size = 19;
     std::mt19937_64 random(6);
     std::vector<T> x(rows * columns), thresholds(64 * chunks);
     std::vector<std::int32_t> first(chunks), inputs(6 * tables);
