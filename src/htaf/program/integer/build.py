@@ -40,7 +40,7 @@ from htaf.program.integer.ops import (
     channel_axis,
 )
 from htaf.program.integer.program import Input, IntegerProgram, simplify
-from htaf.program.packed.affine import Affine, aten, compose, read_affine, shape_of
+from htaf.program.packed.affine import Affine, aten, compose, identity, read_affine, shape_of
 from htaf.program.packed.graph import Traced, trace
 from htaf.program.packed.kinds import is_pool, is_spikes, maps_each, pool_sizes, read_step
 from htaf.program.packed.layers import LayerSite, before_rounding, on_powers, read_layer
@@ -355,7 +355,7 @@ class Walk:
     def _between(self, node: Node) -> Affine:
         """The affine map from a node's base to it, [C] or []."""
         base = self._of(node).base
-        found = Affine(node, torch.tensor(1.0).double(), torch.tensor(0.0).double(), None)
+        found = identity(node)
         while found.source is not base:
             source = found.source
             affine = self._affine(source)

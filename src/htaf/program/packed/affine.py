@@ -23,6 +23,11 @@ class Affine:
     axis: int | None
 
 
+def identity(node: Node, scale: float = 1.0) -> Affine:
+    """The node itself, or some times it."""
+    return Affine(node, torch.tensor(scale, dtype=torch.float64), torch.tensor(0.0, dtype=torch.float64), None)
+
+
 def shape_of(node: Node) -> tuple[Any, ...]:
     """Sizes as the export found them: integers, and symbols for the batch."""
     value = node.meta.get("val")
@@ -61,9 +66,9 @@ def read_affine(node: Node, constants: Constants) -> Affine | None:
     if (norm := batch_norm(node, constants)) is not None:
         return norm
     if node.target is aten._to_copy.default and _copied(node):
-        return Affine(node.args[0], torch.tensor(1.0).double(), torch.tensor(0.0).double(), None)  # pyright: ignore
+        return identity(node.args[0])  # pyright: ignore
     if node.target is aten.neg.default and isinstance(node.args[0], Node):
-        return Affine(node.args[0], torch.tensor(-1.0).double(), torch.tensor(0.0).double(), None)
+        return identity(node.args[0], -1.0)
     signs: dict[Any, int] = {
         aten.add.Tensor: 1, aten.add.Scalar: 1, aten.sub.Tensor: -1, aten.sub.Scalar: -1, aten.rsub.Scalar: -1,
         aten.rsub.Tensor: -1, aten.mul.Tensor: 0, aten.mul.Scalar: 0, aten.div.Tensor: 0, aten.div.Scalar: 0,

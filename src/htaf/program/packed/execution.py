@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from htaf.core.kernels import native
 from htaf.core.kernels.float_layers import cpu as float_layers
@@ -121,7 +122,7 @@ class Planned:
         if not isinstance(part, Segment) or part.takes != (0,) or len(part.gives) != 1 or part.views:
             return None
         (value, shape, stride, dtype), run, threads = part.gives[0], part.plan.run, torch.get_num_threads
-        if self.written != {"v": value}:
+        if self.written != value:
             return None
         pool, size, empty = self.pool, self.scratch, torch.empty_strided
 
@@ -184,17 +185,9 @@ def _scratch(pool: list[Tensor], size: int) -> Tensor:
     return found if found.numel() >= size else torch.empty(size, dtype=torch.uint8, device=CPU)
 
 
-def _gather(written: Any) -> Callable[[Values], Any]:
+def _gather(outputs: Any) -> Callable[[Values], Any]:
     """A function from the values of a run to the outputs, structured as the model gives them."""
-    ((key, content),) = written.items()
-    if key == "v":
-        return lambda values: values[content]
-    if key == "none":
-        return lambda values: None
-    if key == "dict":
-        parts = {k: _gather(item) for k, item in content.items()}
-        return lambda values: {k: part(values) for k, part in parts.items()}
-    items = [_gather(item) for item in content]
-    if key == "list":
-        return lambda values: [part(values) for part in items]
-    return lambda values: tuple(part(values) for part in items)
+    if isinstance(outputs, int):
+        return lambda values: values[outputs]
+    places, structure = tree_flatten(outputs)
+    return lambda values: tree_unflatten([None if v is None else values[v] for v in places], structure)

@@ -226,16 +226,20 @@ def is_pool(node: Node) -> bool:
     )
 
 
+def pair(value: Any) -> Pair:
+    """Two sizes, of which an operator may be given one."""
+    first, *rest = value if isinstance(value, (list, tuple)) else [value]
+    return int(first), int(rest[-1] if rest else first)
+
+
 def pool_sizes(node: Node) -> tuple[Pair, Pair, Pair, Pair]:
     """Kernel, stride, padding and dilation of a maximum over windows."""
 
-    def pair(name: str, index: int, default: Any) -> Pair:
-        value: Any = (node.args[index] if len(node.args) > index else node.kwargs.get(name)) or default
-        items = list(value) if isinstance(value, (list, tuple)) else [value]
-        return int(items[0]), int(items[-1])
+    def given(name: str, index: int, default: Any) -> Pair:
+        return pair((node.args[index] if len(node.args) > index else node.kwargs.get(name)) or default)
 
-    kernel = pair("kernel_size", 1, None)
-    return kernel, pair("stride", 2, kernel), pair("padding", 3, 0), pair("dilation", 4, 1)
+    kernel = given("kernel_size", 1, None)
+    return kernel, given("stride", 2, kernel), given("padding", 3, 0), given("dilation", 4, 1)
 
 
 def _dtype(node: Node) -> torch.dtype | None:

@@ -18,7 +18,7 @@ from htaf.core.kernels.packed_maps.reference import MOST_BIAS, pack
 from htaf.program.packed.affine import Constants, aten, is_float, read_affine, shape_of
 from htaf.program.packed.instructions.contract import LARGEST
 from htaf.program.packed.instructions.layer import Form
-from htaf.program.packed.kinds import CONVOLUTIONS, PRODUCTS, Bits
+from htaf.program.packed.kinds import CONVOLUTIONS, PRODUCTS, Bits, pair
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,6 @@ def _convolution(node: Node, constants: Constants) -> LayerSite | None:
         return None
     groups = given["groups"]
     kernel = (weight.shape[2], weight.shape[3])
-
-    def pair(value: Any) -> tuple[int, int]:
-        items = list(value) if isinstance(value, (list, tuple)) else [value]
-        return int(items[0]), int(items[-1])
-
     dilation, padding = pair(given["dilation"]), given["padding"]
     if isinstance(padding, str):
         reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
@@ -361,7 +356,7 @@ def read_means(node: Node, kinds: dict[Node, Bits], constants: Constants, output
     exact = over <= MOST_OVER and span * over % math.prod(counted) == 0 if over else _is_double(mean)
     if not exact or not _is_double(linear) or not is_float(node):
         return None
-    if any(_readers(inner) != {outer} or inner in outputs for outer, inner in pairwise([node, *inside])):
+    if any(readers(inner) != {outer} or inner in outputs for outer, inner in pairwise([node, *inside])):
         return None
     given = [constants.get(a) for a in linear.args[1:]]  # pyright: ignore
     weight, bias = (*given, None)[:2]
@@ -385,6 +380,6 @@ def _is_double(node: Node) -> bool:
     return node.meta["val"].dtype == torch.float64
 
 
-def _readers(node: Node) -> set[Node]:
+def readers(node: Node) -> set[Node]:
     """What takes its numbers, not its sizes."""
     return {user for user in node.users if user.target is not aten.sym_size.int}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from htaf.core.kernels.packed_maps.reference import pack as packed_bits
 from htaf.program.packed import operators
 from htaf.program.packed.affine import Affine, aten, shape_of
 from htaf.program.packed.errors import PackedError
-from htaf.program.packed.fusion import Chain, Fusion, Tail, fuse
+from htaf.program.packed.fusion import Chain, Fusion, Tail
 from htaf.program.packed.graph import Traced, arguments_of, trace
 from htaf.program.packed.instructions import Call, Instruction, Layer, Means, Pool, Rounded, Spikes, Threshold, Unpack
 from htaf.program.packed.instructions.layer import SMALL, to_nibbles
@@ -30,7 +29,7 @@ from htaf.program.packed.kinds import (
     is_spikes,
     pool_sizes,
 )
-from htaf.program.packed.layers import LayerSite, MeansSite, RoundedSite, prepare
+from htaf.program.packed.layers import MeansSite, RoundedSite, prepare
 from htaf.program.packed.model import PackedModel
 from htaf.program.packed.program import Input, Program
 from htaf.program.packed.report import Report, Row
@@ -53,7 +52,7 @@ class Lowering:
         self.instructions: list[Instruction] = []
         self.tensors: dict[str, Tensor] = {}
         self.equal: dict[Any, Tensor] = {}  # by content
-        self.rows: list[Row] = []
+        self.rows: dict[Node, Row] = {}
         self.floats: dict[Node, int] = {}  # values of nodes as floats
         self.bits: dict[Node, tuple[int, ...]] = {}  # and as bits, one value a plane
         self.nested: dict[Node, tuple[int, ...]] = {}  # of nested kinds, the bits whose sum they are
@@ -66,7 +65,7 @@ class Lowering:
         nodes = [n for n in nodes if isinstance(n.meta.get("val"), (Tensor, list, tuple))]  # not sizes
         outputs = {n for n in traced.outputs if n is not None}
         self.kinds |= infer(nodes, traced.constants)
-        self.fusion: Fusion = fuse(nodes, self.kinds, traced.constants, outputs)
+        self.fusion = Fusion(nodes, self.kinds, traced.constants, outputs)
         for node in nodes:
             self._lower(node)
         tree = pytree.tree_unflatten([self._output(n) for n in traced.outputs], traced.out_spec)
@@ -74,8 +73,8 @@ class Lowering:
             Input(tuple(s if isinstance(s, int) else None for s in shape_of(n)), n.meta["val"].dtype)
             for n in traced.inputs
         )
-        self.program = Program(inputs, tuple(self.instructions), _structure(tree), self.tensors)
-        self.report = Report(tuple(self.rows), self.packed_bytes, self.float_bytes)
+        self.program = Program(inputs, tuple(self.instructions), tree, self.tensors)
+        self.report = Report(tuple(self.rows.values()), self.packed_bytes, self.float_bytes)
 
     # ---- what is added to the program, and the values of a graph's nodes ----
 
@@ -93,7 +92,7 @@ class Lowering:
         return name
 
     def _row(self, node: Node, how: str) -> None:
-        self.rows.append(Row(node.name, self._path(node), str(node.target), how))
+        self.rows[node] = Row(node.name, self._path(node), str(node.target), how)
 
     def _path(self, node: Node) -> str:
         """The path of the module that a node is of."""
@@ -174,12 +173,12 @@ class Lowering:
     def _lower(self, node: Node) -> None:
         fusion = self.fusion
         if node in fusion.chains:
-            self._layer(fusion.chains[node])
+            chain = fusion.chains[node]
+            if chain.end is not chain.site.node:
+                self._row(chain.end, f"with {chain.site.node.name}")
+            self._folded(chain) if chain.kind is None else self._layer(chain, chain.kind)
         elif node in fusion.absorbed:
             self._row(node, f"with {fusion.absorbed[node].name}")
-            return
-        elif node in fusion.folded:
-            self._folded(node, *fusion.folded[node])
         elif node in fusion.rounded:
             self._rounded(node, fusion.rounded[node])
         elif node in fusion.means:
@@ -193,8 +192,8 @@ class Lowering:
         else:
             self._call(node)
 
-    def _layer(self, chain: Chain) -> None:
-        site, node, kind = chain.site, chain.site.node, chain.kind
+    def _layer(self, chain: Chain, kind: Bits) -> None:
+        site, node = chain.site, chain.site.node
         ready = prepare(site, kind)
         outputs = ready.geometry.outputs
         affine = chain.affine
@@ -244,12 +243,7 @@ class Lowering:
         self.float_bytes += 4 * site.weight.numel()
         bits = 8 if kept.dtype == torch.int8 else 4
         kinds = {"binary": "binary", "table": "table float32", "integer": f"integer, {bits} bits"}
-        how = f"packed: {kinds[ready.kind]}"
-        if chain.end is not node:
-            self.rows[:] = [r if r.name != node.name else Row(r.name, r.path, r.operator, how) for r in self.rows]
-            self._row(chain.end, f"with {node.name}")
-        else:
-            self._row(node, how)
+        self._row(node, f"packed: {kinds[ready.kind]}")
 
     def _pooled(self, node: Node, layer: Layer, tail: Tail) -> int:
         """The bits of a step behind a pooling: the least of them where the step falls with what is pooled."""
@@ -295,9 +289,9 @@ class Lowering:
             self.ones[node] = self._aten(node, "bitwise_or.Tensor", [{"v": source}, {"t": name}])
         return self.ones[node]
 
-    def _folded(self, node: Node, site: LayerSite, affine: Any) -> None:
+    def _folded(self, chain: Chain) -> None:
         """A layer over floats with the affine maps after it in its weights."""
-        outputs = site.geometry.outputs
+        site, affine, outputs = chain.site, chain.affine, chain.site.geometry.outputs
         scale = affine.scale.broadcast_to(outputs)
         bias = torch.zeros(outputs).double() if site.bias is None else site.bias.double()
         weight = (site.weight.double() * scale.reshape(-1, 1, 1, 1)).float()
@@ -312,10 +306,8 @@ class Lowering:
         else:
             sizes = [list(g.stride), list(g.padding), list(g.dilation), g.groups]
             call = "conv2d.default", [source, *names, *sizes]
-        self.floats[node] = self._aten(node, *call)
-        why = self._why(layer, site.source)
-        self.rows[:] = [r if r.name != layer.name else Row(r.name, r.path, r.operator, why) for r in self.rows]
-        self._row(node, f"with {layer.name}")
+        self.floats[chain.end] = self._aten(chain.end, *call)
+        self._row(layer, self._why(layer, site.source))
 
     def _threshold(self, node: Node, tail: Tail) -> None:
         kind = self.kinds[node]
@@ -425,34 +417,15 @@ class Lowering:
             return NOT_OF_BITS
         return NOT_READ
 
-    def _output(self, node: Node | None) -> _Leaf:
-        if node is None:
-            return _Leaf({"none": None})
+    def _output(self, node: Node | None) -> int | None:
         if node in self.constants:
             raise PackedError(f"expected outputs that depend on the input, got the constant {node.name}")
-        return _Leaf({"v": self._float(node)})
+        return None if node is None else self._float(node)
 
 
 def _powers(scale: Tensor) -> bool:
     """Whether all are powers of two, with which products of integers are exact."""
     return bool((scale.frexp().mantissa.abs() == 0.5).all())
-
-
-@dataclass(frozen=True)
-class _Leaf:
-    """An output, so that a dict of the model is never taken for one."""
-
-    written: dict[str, Any]
-
-
-def _structure(tree: Any) -> dict[str, Any]:
-    if isinstance(tree, _Leaf):
-        return tree.written
-    if isinstance(tree, (list, tuple)) and type(tree) in (list, tuple):
-        return {"list" if isinstance(tree, list) else "tuple": [_structure(item) for item in tree]}
-    if type(tree) is dict and all(isinstance(key, str) for key in tree):
-        return {"dict": {key: _structure(item) for key, item in tree.items()}}
-    raise PackedError(f"expected tensors in tuples, lists and dicts as outputs, got {type(tree).__name__}")
 
 
 # ---- the whole way ----
