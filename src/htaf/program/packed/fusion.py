@@ -7,32 +7,36 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 from torch.fx import Node
 
-from htaf.program.packed.affine import (
-    Affine,
-    Constants,
-    aten,
-    compose,
-    identity,
-    interval,
-    is_float,
-    read_affine,
-    same,
-    shape_of,
-)
-from htaf.program.packed.kinds import Bits, Step, is_pool, is_spikes, read_step
-from htaf.program.packed.layers import (
-    LayerSite,
+from htaf.program.packed.bits import (
+    Bits,
     MeansSite,
     RoundedSite,
     binary_scales,
     counts,
     integers,
     over_bits,
-    read_layer,
     read_means,
     read_rounded,
     readers,
     slower,
+)
+from htaf.program.packed.nodes import (
+    Affine,
+    Constants,
+    LayerSite,
+    Step,
+    aten,
+    compose,
+    identity,
+    interval,
+    is_float,
+    is_pool,
+    is_spikes,
+    read_affine,
+    read_layer,
+    read_step,
+    same,
+    shape_of,
 )
 
 

@@ -14,23 +14,14 @@ from torch.utils import _pytree as pytree
 from htaf.core.kernels.layers import row_bytes
 from htaf.core.kernels.packed_maps.reference import pack as packed_bits
 from htaf.program.packed import operators
-from htaf.program.packed.affine import Affine, aten, shape_of
+from htaf.program.packed.bits import Bits, MeansSite, RoundedSite, infer, prepare
 from htaf.program.packed.errors import PackedError
 from htaf.program.packed.fusion import Chain, Fusion, Tail
 from htaf.program.packed.graph import Traced, arguments_of, trace
 from htaf.program.packed.instructions import Call, Instruction, Layer, Means, Pool, Rounded, Spikes, Threshold, Unpack
 from htaf.program.packed.instructions.layer import SMALL, to_nibbles
-from htaf.program.packed.kinds import (
-    CONVOLUTIONS,
-    PRODUCTS,
-    Bits,
-    infer,
-    is_pool,
-    is_spikes,
-    pool_sizes,
-)
-from htaf.program.packed.layers import MeansSite, RoundedSite, prepare
 from htaf.program.packed.model import PackedModel
+from htaf.program.packed.nodes import CONVOLUTIONS, PRODUCTS, Affine, aten, is_pool, is_spikes, pool_sizes, shape_of
 from htaf.program.packed.program import Input, Program
 from htaf.program.packed.report import Report, Row
 from htaf.program.packed.verification import compare
@@ -82,6 +73,11 @@ class Lowering:
         self.next += 1
         return self.next - 1
 
+    def _put(self, made: Any) -> Any:
+        """Append an instruction."""
+        self.instructions.append(made)
+        return made
+
     def _tensor(self, name: str, tensor: Tensor) -> str:
         """Keep a tensor under this name or a longer one; equal ones, as of a module that runs twice, are one."""
         while name in self.tensors:
@@ -108,9 +104,7 @@ class Lowering:
         return self._tensor(name, values[:1] if bool((values == values[:1]).all()) else values)
 
     def _aten(self, node: Node, operator: str, args: list[Any], kwargs: dict[str, Any] | None = None) -> int:
-        call = Call(node.name, operator, args, kwargs or {}, self._value())
-        self.instructions.append(call)
-        return call.y
+        return self._put(Call(node.name, operator, args, kwargs or {}, self._value())).y
 
     def _argument(self, node: Node) -> dict[str, Any]:
         if node in self.constants:
@@ -143,8 +137,7 @@ class Lowering:
         for i, plane in enumerate(self._kept(node)):
             low, high = (kind.low, kind.high) if kind.most == 1 else (0.0, 1.0 if node in self.nested else float(2**i))
             channels = kind.channels if kind.whole is None else kind.whole[0]
-            unpack = Unpack(node.name, plane, channels, kind.axis, low, high, self._value())
-            self.instructions.append(unpack)
+            unpack = self._put(Unpack(node.name, plane, channels, kind.axis, low, high, self._value()))
             total = unpack.y if total is None else self._aten(node, "add.Tensor", [{"v": total}, {"v": unpack.y}])
         assert total is not None
         total = self._levels(node, total, kind) if kind.most > 1 else total
@@ -233,7 +226,7 @@ class Lowering:
             bits=self._value() if chain.tail is not None else None,
             planes=ready.planes, wide=wide, pooled=chain.pool is not None,
         )  # fmt: skip
-        self.instructions.append(layer)
+        self._put(layer)
         if layer.y is not None:
             self.floats[chain.end] = layer.y
         if layer.bits is not None and chain.tail is not None:
@@ -255,26 +248,21 @@ class Lowering:
             mask[:channels] = falls
             smallest = self._tensor(f"{node.name}.smallest", packed_bits(mask))
         sizes = pool_sizes(node)
-        pool = Pool(tail.step.name, layer.bits, *sizes, self._value(), smallest=smallest, stepped=True)
-        self.instructions.append(pool)
-        return pool.bits
+        return self._put(Pool(tail.step.name, layer.bits, *sizes, self._value(), smallest, True)).bits
 
     def _rounded(self, node: Node, found: RoundedSite) -> None:
         """A convolution over floats in integers of 16 bits."""
         weights = found.weights
         names = (self._tensor(f"{node.name}.weight", weights.values), self._channels(f"{node.name}.unit", weights.unit))
         sizes = (found.site.geometry, *names, weights.exponent, weights.limit)
-        layer = Rounded(node.name, self._float(found.source), *sizes, self._value())
-        self.instructions.append(layer)
-        self.floats[node] = layer.y
+        self.floats[node] = self._put(Rounded(node.name, self._float(found.source), *sizes, self._value())).y
         self._row(node, "integers of 16 bits: its input is rounded")
 
     def _means(self, node: Node, found: MeansSite) -> None:
         """A linear layer over means of bits."""
         names = (self._tensor(f"{node.name}.weight", found.weight), self._tensor(f"{node.name}.bias", found.bias))
-        head = Means(node.name, self._planes(found.source)[0], *names, found.unit, self._value())
-        self.instructions.append(head)
-        self.floats[node] = head.y
+        source = self._planes(found.source)[0]
+        self.floats[node] = self._put(Means(node.name, source, *names, found.unit, self._value())).y
         self._row(node, "packed: means of bits")
 
     def _with_ones(self, node: Node, kind: Bits, source: int, places: int) -> int:
@@ -312,9 +300,8 @@ class Lowering:
     def _threshold(self, node: Node, tail: Tail) -> None:
         kind = self.kinds[node]
         lower, upper = self._ends(node, tail.interval(), kind.channels)
-        threshold = Threshold(node.name, self._float(tail.affine.source), kind.axis, lower, upper, self._value())
-        self.instructions.append(threshold)
-        self.bits[node] = (threshold.bits,)
+        source = self._float(tail.affine.source)
+        self.bits[node] = (self._put(Threshold(node.name, source, kind.axis, lower, upper, self._value())).bits,)
         self._row(node, "packed: bits of floats")
 
     def _spikes(self, node: Node) -> None:
@@ -322,9 +309,8 @@ class Lowering:
         source, leak, gain, threshold, soft = node.args
         assert isinstance(source, Node)
         leak, gain, threshold = (float(n) for n in (leak, gain, threshold))  # pyright: ignore[reportArgumentType]
-        spikes = Spikes(node.name, self._float(source), kind.axis, leak, gain, threshold, bool(soft), self._value())
-        self.instructions.append(spikes)
-        self.bits[node] = (spikes.bits,)
+        neuron = kind.axis, leak, gain, threshold, bool(soft)
+        self.bits[node] = (self._put(Spikes(node.name, self._float(source), *neuron, self._value())).bits,)
         self._row(node, "packed: spikes of floats")
 
     def _on_bits(self, node: Node, kind: Bits) -> None:
@@ -353,9 +339,7 @@ class Lowering:
         return self.bits[node]
 
     def _pool(self, node: Node, source: int) -> int:
-        pool = Pool(node.name, source, *pool_sizes(node), self._value())
-        self.instructions.append(pool)
-        return pool.bits
+        return self._put(Pool(node.name, source, *pool_sizes(node), self._value())).bits
 
     def _viewed(self, node: Node, source: Node, plane: int) -> int:
         kind, before = self.kinds[node], self.kinds[source]

@@ -1,4 +1,5 @@
-"""Affine maps of every channel, read from a graph, and the intervals in which a step after one gives 1."""
+"""What the nodes of a traced graph are, for every form that a network is written in: affine maps of every channel and
+the intervals in which a step after one gives 1, steps, poolings, what is rounded, layers with constant weights."""
 
 from __future__ import annotations
 
@@ -9,8 +10,14 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from htaf.core.kernels.layers import Geometry
+from htaf.program.packed.instructions.layer import Form
+
 aten = torch.ops.aten
 Constants = dict[Node, Tensor]
+Limits, Pair = tuple[float, float], tuple[int, int]
+CONVOLUTIONS = (aten.conv2d.default, aten.conv2d.padding)
+PRODUCTS = (aten.linear.default, aten.matmul.default)
 
 
 @dataclass(frozen=True)
@@ -171,3 +178,172 @@ def _along_one(other: Any, source: Node, constants: Constants) -> tuple[Tensor, 
         return None
     axis = wide[0] + rank - value.ndim if wide else None
     return value.detach().double().reshape(-1 if wide else ()), axis
+
+
+# ---- steps, neurons, poolings ----
+
+
+@dataclass(frozen=True)
+class Step:
+    """1 where source >= 0, else `low`; NaN is no such place."""
+
+    source: Node
+    low: float
+
+
+def read_step(node: Node, constants: Constants) -> Step | None:
+    """The node as a step of one float value; None if it is none."""
+    if node.op != "call_function" or node in constants or str(node.target) != "htaf.heaviside.default":
+        return None
+    source, bipolar = node.args
+    return Step(source, -1.0 if bipolar else 0.0) if isinstance(source, Node) else None
+
+
+def maps_each(node: Node) -> bool:
+    """Whether a node is a function of every entry of one value, with numbers for its other arguments."""
+    tags = getattr(node.target, "tags", ())
+    once = sum(isinstance(a, Node) for a in node.args) == len(node.all_input_nodes) == 1
+    return torch.Tag.pointwise in tags and once and is_float(node) and is_float(node.all_input_nodes[0])
+
+
+def is_spikes(node: Node) -> bool:
+    return str(node.target) == "htaf.spikes.default"
+
+
+def is_pool(node: Node) -> bool:
+    """A maximum over windows of images, each with a pixel inside, whose sizes are not rounded up."""
+    if node.target is not aten.max_pool2d.default or len(shape_of(node)) != 4:
+        return False
+    if node.kwargs.get("ceil_mode") or (len(node.args) > 5 and node.args[5]):
+        return False
+    kernel, _, padding, dilation = pool_sizes(node)
+    sizes = shape_of(node.all_input_nodes[0])[2:]
+    # a window that reaches over the border has a pixel inside unless it steps over the whole image
+    return all(
+        p == 0 or (isinstance(size, int) and p <= d * (k - 1) and d <= size)
+        for size, k, p, d in zip(sizes, kernel, padding, dilation, strict=True)
+    )
+
+
+def pair(value: Any) -> Pair:
+    """Two sizes, of which an operator may be given one."""
+    first, *rest = value if isinstance(value, (list, tuple)) else [value]
+    return int(first), int(rest[-1] if rest else first)
+
+
+def pool_sizes(node: Node) -> tuple[Pair, Pair, Pair, Pair]:
+    """Kernel, stride, padding and dilation of a maximum over windows."""
+
+    def given(name: str, index: int, default: Any) -> Pair:
+        return pair((node.args[index] if len(node.args) > index else node.kwargs.get(name)) or default)
+
+    kernel = given("kernel_size", 1, None)
+    return kernel, given("stride", 2, kernel), given("padding", 3, 0), given("dilation", 4, 1)
+
+
+# ---- layers, and what is rounded before them ----
+
+
+@dataclass(frozen=True)
+class LayerSite:
+    """A convolution or linear layer: weight float32 [outputs, channels / groups, height, width], bias [outputs]."""
+
+    node: Node
+    source: Node
+    form: Form
+    geometry: Geometry
+    weight: Tensor
+    bias: Tensor | None
+    axis: int
+
+
+def read_layer(node: Node, constants: Constants) -> LayerSite | None:
+    """The node as a layer with constant weights."""
+    if node.op != "call_function" or node in constants:
+        return None
+    if node.target in CONVOLUTIONS:
+        return _convolution(node, constants)
+    if node.target in PRODUCTS:
+        return _product(node, constants)
+    return None
+
+
+def _convolution(node: Node, constants: Constants) -> LayerSite | None:
+    names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+    defaults: dict[str, Any] = {"bias": None, "stride": [1], "padding": [0], "dilation": [1], "groups": 1}
+    given: dict[str, Any] = defaults | dict[str, Any](zip(names, node.args, strict=False)) | node.kwargs
+    source, weight = given["input"], constants.get(given["weight"])
+    bias = constants.get(given["bias"]) if given["bias"] is not None else None
+    if weight is None or source in constants or len(shape_of(source)) != 4 or weight.dtype != torch.float32:
+        return None
+    if given["bias"] is not None and bias is None:
+        return None
+    groups = given["groups"]
+    kernel = (weight.shape[2], weight.shape[3])
+    dilation, padding = pair(given["dilation"]), given["padding"]
+    if isinstance(padding, str):
+        reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+        if padding == "same" and any(r % 2 for r in reach):
+            return None  # one pixel more on one side
+        pads = (reach[0] // 2, reach[1] // 2) if padding == "same" else (0, 0)
+    else:
+        pads = pair(padding)
+    sizes = (weight.shape[1] * groups, weight.shape[0])
+    geometry = Geometry(*sizes, kernel, pair(given["stride"]), pads, dilation, groups)
+    return LayerSite(node, source, "image", geometry, weight, bias, 1)
+
+
+def _product(node: Node, constants: Constants) -> LayerSite | None:
+    args = list(node.args)
+    source, weight = args[0], constants.get(args[1]) if isinstance(args[1], Node) else None
+    bias = constants.get(args[2]) if len(args) > 2 and isinstance(args[2], Node) else None
+    if weight is None or weight.ndim != 2 or weight.dtype != torch.float32 or not isinstance(source, Node):
+        return None
+    if source in constants or len(shape_of(source)) < 2 or (len(args) > 2 and args[2] is not None and bias is None):
+        return None
+    if node.target is not aten.linear.default:
+        weight = weight.t()
+    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
+        return None
+    geometry = Geometry(weight.shape[1], weight.shape[0])
+    weight = weight.reshape(*weight.shape, 1, 1)
+    return LayerSite(node, source, "row", geometry, weight, bias, len(shape_of(source)) - 1)
+
+
+def on_powers(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Numbers of float32, finite, as integers times the greatest power of two a filter with which all are.
+
+    Returns:
+        float64 of the shape of weight and float64 [filters].
+    """
+    flat = weight.detach().flatten(1).double()
+    mantissa, exponent = flat.frexp()
+    digits = (mantissa * 2**24).long()  # float32 has so many
+    lowest = (digits & -digits).double().frexp().exponent - 25 + exponent  # of the last one that is set
+    lowest = torch.where(flat == 0, 10_000, lowest).amin(1)
+    step = torch.ldexp(torch.ones(len(flat), dtype=torch.float64), torch.where(lowest == 10_000, 0, lowest))
+    return (flat / step[:, None]).reshape(weight.shape), step
+
+
+def before_rounding(node: Node, constants: Constants) -> tuple[Node, float, Limits | None, list[Node]]:
+    """What a node rounds, to integers or to float32.
+
+    Returns:
+        The value before, by how much it is multiplied, where it is clipped then, and the nodes between.
+    """
+    source = node.args[0]
+    factor, limits, between = 1.0, None, list[Node]()
+    while True:
+        assert isinstance(source, Node)
+        affine = read_affine(source, constants)
+        if affine is not None and affine.scale.ndim == 0 and float(affine.shift) == 0:
+            between.append(source)
+            factor, source = factor * float(affine.scale), affine.source
+        elif source.target is aten.clamp.default and limits is None and len(source.args) == 3 and not source.kwargs:
+            if None in source.args:
+                return source, factor, limits, between
+            between.append(source)
+            limits = (float(source.args[1]) * factor, float(source.args[2]) * factor)  # pyright: ignore
+            source = source.args[0]
+        else:
+            return source, factor, limits, between
