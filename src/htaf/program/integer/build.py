@@ -366,6 +366,12 @@ class Walk:
             found = joined
         return found
 
+    def _line(self, node: Node, known: Known) -> tuple[Array, Array]:
+        """A node as slope integer / divisor + shift, float64 [C] both."""
+        between = self._between(node)
+        scale, shift = (np.broadcast_to(part.numpy(), known.unit.shape) for part in (between.scale, between.shift))
+        return scale * known.unit, shift if known.shift is None else shift + scale * known.shift
+
     def _passes(self, node: Node) -> bool:
         """Whether a node only moves numbers, so that its channels are those of its argument."""
         return node.target in (*_VIEWS, aten.expand.default) or is_pool(node)
@@ -383,13 +389,8 @@ class Walk:
             self._refuse_pixels(node)
         if known.base is node and known.shift is None:
             return known
-        affine = self._between(node)
-        channels = len(known.unit)
-        scale = np.broadcast_to(affine.scale.numpy(), (channels,)) * known.unit
-        shift = np.broadcast_to(affine.shift.numpy(), (channels,))
-        if known.shift is not None:
-            shift = shift + np.broadcast_to(affine.scale.numpy(), (channels,)) * known.shift
-        made = self.ops[known.value - 1] if known.value else None
+        scale, shift = self._line(node, known)
+        channels, made = len(scale), self.ops[known.value - 1] if known.value else None
         if isinstance(made, ops.Steps) and known.divisor == 1 and len({*scale}) == len({*shift}) == 1:
             op, unit = _relabelled(made, scale[0], shift[0])
             if op is None:
@@ -488,12 +489,8 @@ class Walk:
             refuse(node, "a neuron with a hard reset", "one with a soft reset")
         if rest and rest != Fraction(1, 2**shift):
             refuse(node, "a neuron without a leak, or one with tau = 2, 4, 8 or so", f"tau = {float(1 / rest):g}")
-        affine = self._between(source)
-        channels, scale = len(known.unit), shift * steps
-        slopes = np.broadcast_to(affine.scale.numpy(), (channels,)) * known.unit / known.divisor
-        shifts = np.broadcast_to(affine.shift.numpy(), (channels,))
-        if known.shift is not None:
-            shifts = shifts + np.broadcast_to(affine.scale.numpy(), (channels,)) * known.shift
+        slopes, shifts = self._line(source, known)
+        slopes, channels, scale = slopes / known.divisor, len(slopes), shift * steps
         at = Fraction(float(threshold)) / Fraction(float(gain))  # pyright: ignore[reportArgumentType]
         most = steps * max(abs(self.values[known.value].low), abs(self.values[known.value].high)) << scale
         charges = [sum((1 - rest) ** i for i in range(k)) for k in range(1, steps + 1)]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from htaf.core.kernels import native
 from htaf.core.kernels.float_layers import cpu as float_layers
@@ -91,9 +91,7 @@ class Planned:
             execution.runs, execution.scratch, execution.outputs, program.outputs
         )  # fmt: skip
         instructions = program.instructions
-        readers: dict[int, int] = {}
-        for value in [v for i in instructions for v in i.reads] + program.returned():
-            readers[value] = readers.get(value, 0) + 1
+        readers = Counter([v for i in instructions for v in i.reads] + program.returned())
         last = program.last_uses()
         parts: list[Segment | int] = []  # an instruction by its number
         begin, planning = 0, Planning(known, readers)
@@ -187,7 +185,10 @@ def _scratch(pool: list[Tensor], size: int) -> Tensor:
 
 def _gather(outputs: Any) -> Callable[[Values], Any]:
     """A function from the values of a run to the outputs, structured as the model gives them."""
-    if isinstance(outputs, int):
-        return lambda values: values[outputs]
-    places, structure = tree_flatten(outputs)
-    return lambda values: tree_unflatten([None if v is None else values[v] for v in places], structure)
+    if isinstance(outputs, dict):
+        named = {key: _gather(item) for key, item in outputs.items()}
+        return lambda values: {key: part(values) for key, part in named.items()}
+    if isinstance(outputs, (list, tuple)):
+        kind, parts = type(outputs), [_gather(item) for item in outputs]
+        return lambda values: kind([part(values) for part in parts])
+    return lambda values: None if outputs is None else values[outputs]

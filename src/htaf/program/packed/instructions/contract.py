@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
@@ -216,17 +217,17 @@ class Instruction(ABC):
         hints = get_type_hints(cls, include_extras=True).items()
         cls.fields = {name: field_of(hint) for name, hint in hints if get_origin(hint) is not ClassVar}
 
-    @property
+    @cached_property
     def reads(self) -> tuple[int, ...]:
         """The values that it takes."""
         return self._found("reads")
 
-    @property
+    @cached_property
     def makes(self) -> tuple[int, ...]:
         """The values that it makes, in order."""
         return self._found("makes")
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[str, ...]:
         """The names of the program's tensors that it needs."""
         return self._found("tensors")
