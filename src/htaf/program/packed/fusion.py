@@ -72,11 +72,6 @@ class Chain:
     keep: bool = True
     pool: Node | None = None
 
-    @property
-    def axis(self) -> int:
-        """The dimension of the channels of what it makes."""
-        return 1 if self.site.form == "image" else len(shape_of(self.site.node)) - 1
-
 
 class Fusion:
     """The chains and tails of a graph, none of which share a node.
@@ -156,7 +151,7 @@ class Fusion:
                 break
             affine = read_affine(user, self.constants)
             joined = None if affine is None else compose(affine, chain.affine)
-            if joined is not None and joined.axis in (None, chain.axis):
+            if joined is not None and joined.axis in (None, chain.site.axis):
                 chain = replace(chain, affine=joined)
             elif affine is None and kind is not None and (other := self._added(user, chain.end)) is not None:
                 chain = replace(chain, residual=other)
@@ -180,13 +175,13 @@ class Fusion:
         """With the step behind a chain, or behind a pooling of exact sums, with which a step may change places: its
         bits are pooled in place of the sums."""
         user = self._only(chain.end)
-        if tails := self._tails_of(chain.end, chain.axis):
+        if tails := self._tails_of(chain.end, chain.site.axis):
             first = self._taken(tails[0], chain)
             return replace(chain, tail=first, keep=user is not self._reader(chain.end, first))
         pooled = user is not None and user not in self.kinds and is_pool(user) and chain.site.form == "image"
         if user is None or not pooled or chain.residual is not None or not _exact(chain):
             return chain
-        tails = self._tails_of(user, chain.axis)
+        tails = self._tails_of(user, chain.site.axis)
         if len(tails) != 1 or self._reader(user, tails[0]) is not self._only(user):
             return chain
         self.absorbed[user] = chain.end
