@@ -169,7 +169,10 @@ class Lowering:
             chain = fusion.chains[node]
             if chain.end is not chain.site.node:
                 self._row(chain.end, f"with {chain.site.node.name}")
-            self._folded(chain) if chain.kind is None else self._layer(chain, chain.kind)
+            if chain.kind is None:
+                self._folded(chain)
+            else:
+                self._layer(chain, chain.kind)
         elif node in fusion.absorbed:
             self._row(node, f"with {fusion.absorbed[node].name}")
         elif node in fusion.rounded:

@@ -75,7 +75,7 @@ class Field:
     def found(self, what: str, content: Any) -> Iterable[Any]:
         """What the content has of the values that are read or made, or of the tensors."""
         if self.holds == "arguments":
-            return references(content, {"reads": "v", "tensors": "t"}.get(what, ""))
+            return () if what == "makes" else references(content, "v" if what == "reads" else "t")
         return () if content is None or self.holds != what else (content,)
 
 
