@@ -15,7 +15,8 @@ from htaf.program.packed.instructions.layer import Form
 
 aten = torch.ops.aten
 Constants = dict[Node, Tensor]
-Limits, Pair = tuple[float, float], tuple[int, int]
+Limits = tuple[float, float]
+Pair = tuple[int, int]
 CONVOLUTIONS = (aten.conv2d.default, aten.conv2d.padding)
 PRODUCTS = (aten.linear.default, aten.matmul.default)
 
