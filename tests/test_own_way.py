@@ -485,6 +485,85 @@ def test_a_folder_of_transformers_says_that_its_activations_are_others(tmp_path:
     assert made.config.hidden_act == "gelu"
 
 
+ROWS, CODES = X, (X[:, 0] * X[:, 1] > 0).long()
+cross_entropy = nn.functional.cross_entropy
+
+
+def by_lightning(net: nn.Module, folder: Path) -> None:
+    lightning = pytest.importorskip("lightning")
+
+    class Mine(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def training_step(self, batch, batch_idx):
+            htaf.sharpen(self, self.global_step / self.trainer.estimated_stepping_batches)
+            return cross_entropy(self.net(batch[0]), batch[1])
+
+        def configure_optimizers(self):
+            return torch.optim.Adam(self.parameters(), 0.02)
+
+    rows = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(ROWS, CODES), 64)
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    lightning.Trainer(max_epochs=25, accelerator="cpu", default_root_dir=folder, **quiet).fit(Mine(), rows)
+
+
+class Scored(nn.Module):
+    """With a loss of its own, as models of transformers."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        output = self.net(x)
+        return {"loss": cross_entropy(output, labels), "logits": output}
+
+
+def by_transformers(net: nn.Module, folder: Path) -> None:
+    """Stopped half way, and gone on with from its checkpoint."""
+    transformers = pytest.importorskip("transformers")
+
+    class Sharpen(transformers.TrainerCallback):
+        def on_step_begin(self, args, state, control, model=None, **kwargs):
+            htaf.sharpen(model, state.global_step / 100)
+
+    rows = [{"x": x, "labels": y} for x, y in zip(ROWS, CODES, strict=True)]
+    shared = {"report_to": [], "use_cpu": True, "learning_rate": 0.02, "per_device_train_batch_size": 64}
+    for steps in (50, 100):
+        options = transformers.TrainingArguments(str(folder), max_steps=steps, save_steps=50, **shared)
+        trainer = transformers.Trainer(Scored(net), options, train_dataset=rows, callbacks=[Sharpen()])
+        trainer.train(resume_from_checkpoint=steps > 50)
+
+
+def by_accelerate(net: nn.Module, folder: Path) -> None:
+    accelerator = pytest.importorskip("accelerate").Accelerator(cpu=True)
+    rows = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(ROWS, CODES), 64)
+    prepared, optimizer, rows = accelerator.prepare(net, torch.optim.Adam(net.parameters(), 0.02), rows)
+    for epoch in range(25):
+        htaf.sharpen(prepared, epoch / 25)
+        for x, y in rows:
+            optimizer.zero_grad()
+            accelerator.backward(cross_entropy(prepared(x), y))
+            optimizer.step()
+    accelerator.save_state(folder / "state")
+    accelerator.load_state(folder / "state")
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("train", [by_lightning, by_transformers, by_accelerate])
+def test_a_whole_training_by_the_tools_of_others(train, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = htaf.replace(plain(), example=[(ROWS, CODES)])
+    train(net, tmp_path)
+    steps = [m for m in net.modules() if isinstance(m, StraightThrough)]
+    assert {step.stretch for step in steps} == {0.5}
+    exact, report = htaf.finish(net.cpu(), [(ROWS, CODES)], valid=(ROWS, CODES))
+    assert (exact(ROWS).argmax(1) == CODES).float().mean() > 0.85
+    assert report.measure < 0.5
+
+
 def of_one_rank(rank: int, place: str, found: "mp.SimpleQueue[list[float]]") -> None:
     distributed.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=2)
     torch.manual_seed(0)

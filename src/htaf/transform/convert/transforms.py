@@ -220,9 +220,8 @@ def replace(
     by_path = isinstance(levels, Mapping)
     if factory is not None and levels != 1:
         raise ValueError(f"levels are of the steps put in without a factory: give {levels} to what factory makes")
-    make = trained_step if factory is None else factory
-    if isinstance(make, nn.Module) or not callable(make):
-        shown = type(make).__name__
+    if factory is not None and (isinstance(factory, nn.Module) or not callable(factory)):
+        shown = type(factory).__name__
         raise TypeError(f"factory must be a function that makes a module, such as lambda: HTAF(2, 11), got a {shown}")
     if example is not None:
         example = arguments(example)
@@ -233,7 +232,7 @@ def replace(
         raise ValueError(f"expected levels= by paths of {', '.join(site.name for site in chosen)}, got {unknown[0]!r}")
     new: nn.Module = functional.duplicate(model, parameters=share, buffers=share)
     modules: dict[str, nn.Module] = dict(new.named_modules(remove_duplicate=False))
-    made = [_placed(make(), new) if factory else _placed(make(_levels_of(site, levels)), new) for site in chosen]
+    made = [_placed(factory() if factory else trained_step(_levels_of(site, levels)), new) for site in chosen]
     calls: dict[str, dict[int, tuple[str, int | str, nn.Module]]] = {}
     for site, module in zip(chosen, made, strict=True):
         if site.functional:
