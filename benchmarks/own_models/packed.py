@@ -13,10 +13,11 @@ import statistics
 import time
 from collections.abc import Callable
 
-import htaf
 import torch
 from benchmarks.own_models.tasks import NAMES
 from torch import nn
+
+import htaf
 
 ROUNDS, LEAST = 9, 0.02  # of a side in turn, and seconds of each
 
