@@ -237,8 +237,8 @@ def _hints(found: float, others: Mapping[str, float | None], noise: float) -> tu
     if not far:
         return ()
     return (
-        f"far behind the {' and the '.join(far)} network: htaf.sensitivity(net, batches, ...) tells which steps cost "
-        "most, and which few to leave real by htaf.replace(..., keep=)",
+        f"far behind the {' and the '.join(far)} network: htaf.replace(..., keep='first') often wins most of it back; "
+        "htaf.sensitivity(net, batches, ...) tells which steps cost most in this one",
     )
 
 
