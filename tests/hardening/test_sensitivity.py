@@ -9,7 +9,7 @@ from torch import nn
 
 import htaf
 from htaf.transform.convert.finding import module_of
-from htaf.transform.hardening.sensitivity import _Scaled
+from htaf.transform.hardening.trials import _Scaled
 
 X = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
 Y = (X[:, :1] + X[:, 1:2].sin()) / 2

@@ -10,7 +10,7 @@ from htaf.transform.hardening.finishing import Finish, TriedStep, finish, recali
 from htaf.transform.hardening.heads import refit_head
 from htaf.transform.hardening.layerwise import repair
 from htaf.transform.hardening.report import LayerReport, Report
-from htaf.transform.hardening.sensitivity import Change, Sensitivity, sensitivity
+from htaf.transform.hardening.trials import Change, Sensitivity, sensitivity
 
 __all__ = [
     "Change", "Finish", "LayerReport", "Report", "Sensitivity", "TriedStep", "finish", "recalibrate", "refit_head",
