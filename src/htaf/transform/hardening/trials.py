@@ -276,12 +276,17 @@ class _Trials:
         return best
 
     def within(self, finer: list[Change], budget: float, noise: float) -> dict[str, int]:
-        """The levels of those steps that gain most for their products, within a budget of these."""
-        spent, chosen = 1.0, dict[str, int]()
-        for one in sorted(finer, key=lambda one: one.gain / max(one.work, 1e-9), reverse=True):
-            if one.gain > noise and spent + one.work <= budget + 1e-9:
-                spent, chosen = spent + one.work, chosen | {one.paths[0]: self.levels}
-        return chosen
+        """The levels of the steps that gain most within a budget of products: those of the largest gain, or of the
+        largest gain for their products, whichever gain more."""
+        useful = [one for one in finer if one.gain > noise]
+        best: list[Change] = []
+        for rank in (_gain, lambda one: -one.gain / max(one.work, 1e-9)):
+            taken: list[Change] = []
+            for one in sorted(useful, key=rank):
+                if 1 + sum(other.work for other in (*taken, one)) <= budget + 1e-9:
+                    taken.append(one)
+            best = max(best, taken, key=lambda some: sum(one.gain for one in some))
+        return {one.paths[0]: self.levels for one in best}
 
 
 def _gain(change: Change) -> float:
