@@ -88,8 +88,7 @@ VERBS = {
     ),
     "demo": Verb(
         "htaf.cli.demo:demo",
-        "Train three methods on handwritten digits, harden them, compare; then read the bits of a concept bottleneck, "
-        "and write the page of its concepts.",
+        "Train networks with 0/1 activations on handwritten digits, and write a page that shows what their bits mean.",
         keeps=True,
     ),
     "doctor": Verb(

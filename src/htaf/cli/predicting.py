@@ -216,7 +216,7 @@ def _predict_images(
         frame = frame.reset_index()
         say_notes(_of_reasons(frame, reasons) if explain else [])
         if doubtful := sum(not entry["verified"] for entry in known):
-            text = f"{doubtful:,} of {len(known):,} names are not verified: nothing has shown that they fit"
+            text = f"{doubtful:,} of {len(known):,} names did not pass a check, so they are guesses"
             said = {one["concept"]: one["name"] for row in reasons for one in row if one["verified"] is False}
             those = [f"{concept} {name}" for concept, name in sorted(said.items())]
             say_notes([f"{text}; in these reasons {listed(those, NAMED)}" if those else text])

@@ -529,9 +529,11 @@ def notes_of(
         notes.append("concepts have numbers, not names: htaf concepts name finds names, --names reads them")
     elif len(named) < codes.concepts:
         notes.append(f"{codes.concepts - len(named):,} of {codes.concepts:,} concepts have no name")
-    unverified = sum(not entry.get("verified") for entry in named)
-    if unverified:
-        notes.append(f"{unverified:,} of {len(named):,} names are not verified: nothing has shown that they fit")
+    verified = sum(bool(entry.get("verified")) for entry in named)
+    if verified < len(named):
+        notes.append(
+            f"{verified:,} of {len(named):,} names passed their check; the others are guesses, marked with a ?"
+        )
     if given := sum(bool(entry.get("verified") and entry.get("checked_by")) for entry in named):
         notes.append(
             f"{given:,} of {len(named):,} names were given, then verified by a model: a name that was made by looking "
