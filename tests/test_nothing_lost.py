@@ -190,7 +190,7 @@ def test_a_column_that_gives_the_target_away_is_named_before_the_training(task: 
     found = divided_notes(from_frame(frame, "y"), 0, "random")
     noted = {note.column: note.kind for note in found if isinstance(note, Note)}
     assert noted == {"paid": "gives the target away"}
-    with pytest.warns(UserWarning, match="WARNING: column 'paid' alone says the target 'y' almost without error"):
+    with pytest.warns(UserWarning, match="WARNING: column 'paid' alone predicts the target 'y' almost perfectly"):
         htaf_fit(frame, "y", **TINY)
     frame.to_csv(tmp_path / "t.csv", index=False)
     words = ("--epochs", 1, "--hidden", 4, "--baselines", "False", "--out", tmp_path / "run")

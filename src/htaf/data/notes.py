@@ -375,7 +375,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "'other' ({count:row})",
     "codes": _codes,
     # its parts, before a training
-    "gives the target away": "WARNING: column {column!r} alone says the target {values[2]!r} almost without error "
+    "gives the target away": "WARNING: column {column!r} alone predicts the target {values[2]!r} almost perfectly "
     "({values[0]} {values[1]:.4g} on {count:,} training rows): exclude it unless it is known when you predict",
     "say most": _say_most,
     "repeated values": _repeated_values,

@@ -292,14 +292,14 @@ class Hardening(RecipePart):
 
 @dataclass(frozen=True)
 class DataOptions(RecipePart):
-    """What a training takes of its data."""
+    """Options for the data of a training."""
 
     kind: ClassVar[str]  # as messages name such data
 
 
 @dataclass(frozen=True)
 class TableData(DataOptions):
-    """Of a table all rows; how they are split is no part of a recipe.
+    """Class weights and decision threshold.
 
     Args:
         class_weight: How much the rows of a class count in the training: balanced, each class as much as another; or
