@@ -97,7 +97,7 @@ def predict(
 
 
 def _names_of(run: Run, file: Path) -> list[Any]:
-    """What a file has of names of a run's concepts."""
+    """Read the names of a run's concepts from a file."""
     from htaf.concepts.codes import network_key
     from htaf.concepts.extract import ConceptNetwork
     from htaf.concepts.naming.files import read_names
@@ -108,7 +108,7 @@ def _names_of(run: Run, file: Path) -> list[Any]:
 
 
 def _of_reasons(frame: Any, reasons: Sequence[Sequence[Any]]) -> list[str]:
-    """How much of the predictions the reasons hold, in a note."""
+    """Return a note on how much of the predictions the reasons explain."""
     found = frame["shown"].dropna()
     if len(found) < 2:
         return []
@@ -123,8 +123,8 @@ def _of_reasons(frame: Any, reasons: Sequence[Sequence[Any]]) -> list[str]:
 
 
 def _training_images(run: Any, seen: list[Any]) -> tuple[Known | None, Callable[[Any], AbstractContextManager[Any]]]:
-    """What an ICBM's run keeps of its training images, and in what its network sees new ones, so that `seen` has what
-    the backbone gives of them; where a run keeps nothing, a note says how to have it."""
+    """Return what an ICBM's run keeps of its training images, and in what its network sees new ones, so that `seen` has
+    what the backbone gives of them; where a run keeps nothing, a note says how to have it."""
     if run.record["model"]["kind"] != "icbm":
         return None, nullcontext
     from htaf.concepts.known import FILE, open_known, watched
@@ -144,8 +144,8 @@ def _training_images(run: Any, seen: list[Any]) -> tuple[Known | None, Callable[
 def _beside_known(
     frame: pd.DataFrame, training: Known, seen: list[Any], explain: bool
 ) -> tuple[pd.DataFrame, list[list[dict[str, Any]]]]:
-    """The predictions with a column `unlike`, with `explain` also `nearest`, and of each image its nearest training
-    images; a note names images that are far from all."""
+    """Return the predictions with a column `unlike`, with `explain` also `nearest`, and of each image its nearest
+    training images; a note names images that are far from all."""
     import numpy as np
     import torch
 
@@ -174,7 +174,7 @@ def _beside_known(
 
 
 def _foreign(files: Sequence[Path], network: Run | PackedRun) -> list[str]:
-    """A note where images lose much on their way into the network: their colours, or most of their pixels."""
+    """Return a note where preparation loses much of the images: their colours, or most of their pixels."""
     import numpy as np
 
     from htaf.data.image_reading import look_all, read_each

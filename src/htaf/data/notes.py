@@ -36,13 +36,13 @@ class Note:
         return told([self])[0]
 
     def to_json(self) -> dict[str, Any]:
-        """The fields that are set, as plain JSON values."""
+        """Return the fields that are set, as plain JSON values."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: lists(value) for name, value in given.items() if value or name == "kind"}
 
     @classmethod
     def from_json(cls, data: Any) -> Note:
-        """Restores what `to_json` gave, as `json.load` has it.
+        """Restore what `to_json` gave, as `json.load` has it.
 
         Raises:
             ValueError: it is something else.
@@ -65,7 +65,7 @@ def _tuples(value: Any) -> Any:
 
 
 def from_record(notes: Iterable[Any]) -> list[Note | str]:
-    """The notes of a record, where those of a training are sentences.
+    """Return the notes of a record, where those of a training are sentences.
 
     Raises:
         ValueError: one is neither a text nor a note.
@@ -119,7 +119,7 @@ def _said(sentence: str | Callable[[Note], str], note: Note) -> str:
 
 
 def some(said: list[str], limit: int = SHOWN) -> str:
-    """The first of many, with a count of the rest."""
+    """Return the first of many, with a count of the rest."""
     rest = len(said) - limit
     return ", ".join(said[:limit]) + (f" and {counted(rest, 'more column')}" if rest > 0 else "")
 
@@ -132,7 +132,7 @@ class _Count(int):
 
 
 def _words(note: Note) -> Mapping[str, Any]:
-    """What stands for the fields of a sentence; `names` are the values."""
+    """Return the words for the fields of a sentence; `names` are the values."""
     return {
         "column": note.column, "count": _Count(note.count), "values": note.values, "row": f"row {note.row}",
         "names": listed([*note.values]), "spellings": _spellings(note.values),
@@ -293,7 +293,7 @@ NUMBERS_AS_TEXT = "its values are numbers: pandas.to_numeric(..., errors='coerce
 
 
 def why_text(written: str, *names: str) -> str:
-    """Why a text is not read as a number or a date, and how to write it.
+    """Return why a text is not read as a number or a date, and how to write it.
 
     names: the units of several such texts, or the name of its time zone.
     """
