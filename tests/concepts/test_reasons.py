@@ -95,7 +95,7 @@ def test_the_command_gives_bits_names_and_reasons(htaf, run: Run, pictures: Path
     assert [row["runner_up"] for row in rows[:6]] == [str(number) for number in reasons.runner_up]
     best = reasons.strongest(0)[0]
     assert [float(row["shown"]) for row in rows[:6]] == pytest.approx([reasons.shown(i) for i in range(6)], abs=1e-4)
-    assert f"hold {np.mean([reasons.shown(i) for i in range(6)]):.0%} of the margin on average" in err
+    assert f"explain {np.mean([reasons.shown(i) for i in range(6)]):.0%} of the margin on average" in err
     assert "so they are guesses; in these reasons '" in err
     state = "on" if bits[0, best] else "off"
     assert rows[0]["reasons"].startswith(f"concept {best} (stroke {best}, unverified) is {state}, +")

@@ -144,7 +144,7 @@ def report(
         raise UsageError(f"{run} was trained on images: expected a run of a table")
     if not rows_are_known(opened):
         raise UsageError(
-            f"{run} was trained in Python, on rows that it does not name, so none are known as test rows: "
+            f"{run} was trained in Python and does not know its test rows: "
             f"`htaf evaluate {run} --data FILE` measures it, `htaf explain {run} --data FILE` says what it learned"
         )
     with needs_source("give --data"):

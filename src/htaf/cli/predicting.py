@@ -114,11 +114,11 @@ def _of_reasons(frame: Any, reasons: Sequence[Sequence[Any]]) -> list[str]:
         return []
     all_of_it = f"{int((found == 1).sum()):,} of {len(found):,} images"
     level = frame.loc[frame["margin"] < LEVEL, "image"]
-    undecided = f"two classes are level, so that the prediction says nothing: {listed([*map(str, level)], 3)}"
+    undecided = f"two classes tie, so the prediction says nothing: {listed([*map(str, level)], 3)}"
     return [
         *([f"{len(level):,} of {counted(len(found), 'image')}: {undecided}"] if len(level) else []),
-        f"the reasons, {max(map(len, reasons))} at most, hold {found.mean():.0%} of the margin on average (column "
-        f"shown), for {all_of_it} all of it: flipped, they undo the prediction",
+        f"the reasons, {max(map(len, reasons))} at most, explain {found.mean():.0%} of the margin on average (column "
+        f"shown); for {all_of_it} they explain all of it: flipping them undoes the prediction",
     ]
 
 
@@ -133,9 +133,8 @@ def _training_images(run: Any, seen: list[Any]) -> tuple[Known | None, Callable[
     if found is None:
         say_notes(
             [
-                f"no column `unlike`, how far an image is from the training images: {run.path} has no {FILE}. The "
-                "command of its training, given again, writes it, or in Python htaf.concepts.known.keep_known(run, "
-                "run.data())"
+                f"no column `unlike`, the distance from the training images: {run.path} has no {FILE}. To write it, "
+                "give the command of its training again, or call htaf.concepts.known.keep_known(run, run.data())"
             ]
         )
     return found, nullcontext if found is None else partial(watched, seen=seen)

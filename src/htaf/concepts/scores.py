@@ -129,7 +129,7 @@ def shown(row: Mapping[str, Any]) -> str:
 
 def dead_row(count: int, kind: str) -> dict[str, Any]:
     """Give the row of `summary` that is known without labels."""
-    return _row("dead", "Dead concepts", count, "count", f"Always 0 or 1 in training {kind}s: they tell nothing apart.")
+    return _row("dead", "Dead concepts", count, "count", f"Always 0 or 1 in training {kind}s: they say nothing.")
 
 
 def _row(*values: Any) -> dict[str, Any]:
