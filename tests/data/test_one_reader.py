@@ -178,7 +178,7 @@ FILES = {
     "packed": File({"c": FRUIT}, packed=True),
     "blank lines": File({"c": FRUIT}, before="\n\n"),
     "a saved index": File({"": each("{}"), "c": FRUIT}, said="left out, having no name: column 1 of 4"),
-    "a saved index, twice": File({"": each("{}"), "Unnamed: 0": each("{}")}, said="without a name: column 1, 2 of 4"),
+    "a saved index, twice": File({"": each("{}"), "Unnamed: 0": each("{}")}, said="having no name: column 1, 2 of 4"),
     "numbers for names": File({"0": each("{}"), "1": FRUIT}),
     # what to do is said
     "a line for Excel": File({"c": FRUIT}, separator=";", before="sep=;\n", said="delete this line", refused=True),
