@@ -124,8 +124,8 @@ def demo(
 ) -> None:
     """Train networks with 0/1 activations on handwritten digits, and write a page that shows what their bits mean.
 
-    No download, under a minute. With --data the same for your own images: a head of bits on a frozen pretrained
-    backbone, its codes, scores, names where a language model is given, and the page.
+    No download, half a minute on a free core. With --data the same for your own images: a head of bits on a frozen
+    pretrained backbone, its codes, scores, names where a language model is given, and the page.
 
     Args:
         out: Folder for the runs and the page.
