@@ -76,8 +76,9 @@ plt.show()
 # %%
 # Refitted
 # --------
-# The dashed line needs values between 0 and 1, so it is not a 0/1 network. ``finish`` wins back part of the distance:
-# it re-estimates norms, repairs layers and refits the head, and keeps each change that lowers the loss on held-out rows.
+# The dashed line needs values between 0 and 1, so it is not a 0/1 network. ``finish`` wins back part of the
+# distance: it re-estimates norms, repairs layers and refits the head, and keeps each change that lowers the loss on
+# held-out rows.
 # On a network this small, bits cost about two points. ``replace(..., levels=2)`` or more channels help.
 
 for name in ("steps", "HTAF, smooth"):
