@@ -58,7 +58,13 @@ export function Overview({ explorer }: { explorer: Explorer }): JSX.Element {
         </h1>
         <p class="lead">
           A classifier that decides by <a href="#/concepts">{plural(used, "concept")}</a>: <Term of="bit">bits</Term> that {item("an image")} has or has not
-          {used < page.concepts && ` (${count(page.concepts - used)} more have no weight in any class)`}. Here are{" "}
+          {used < page.concepts && (
+            <>
+              {" "}
+              (<a href="#/concepts?show=beyond&sort=balanced">{count(page.concepts - used)} more</a> have no weight in any class: they say what the classes leave open)
+            </>
+          )}
+          . Here are{" "}
           <a href="#/images">{plural(page.images, `${page.part} ${item("image")}`)}</a> of <a href="#/classes">{plural(page.classes.length, "class", "classes")}</a>.
         </p>
       </header>
