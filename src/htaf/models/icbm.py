@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any, final
 
 import torch
@@ -120,8 +119,12 @@ class ICBM(nn.Module):
         weight, features = self.projection.weight, features[rows].to(self.head.weight)
         found = group_directions(features.cpu(), int(share * self.size)).to(weight)
         first = self.size - len(found)
-        weight[first:] = found * ((features @ weight.T).std() / (features @ found.T).std(0).clamp(min=1e-12))[:, None]
-        self.norm.bias[first:] = NormalDist().inv_cdf(GROUP_RATE)
+        found *= (features @ weight.T).std() / (features @ found.T).std(0).clamp(min=1e-12)[:, None]
+        weight[first:], scores, dropped = found, features @ found.T, getattr(self.dropout, "p", 0.0)
+        # the norm keeps the deviations of training, to which dropout adds
+        noise = dropped / (1 - dropped) * (features.square().mean(0) @ found.square().T)
+        least = scores.quantile(1 - GROUP_RATE, dim=0) - scores.mean(0)
+        self.norm.bias[first:] = -least / (scores.var(0) + noise).clamp(min=1e-12).sqrt()
         self.head.weight[:, first:] = 0
         drawn_on = (torch.arange(self.size, device=weight.device) < first).to(weight)
         self.head.weight.register_hook(lambda gradient: gradient * drawn_on.to(gradient))

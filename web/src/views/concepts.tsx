@@ -1,6 +1,6 @@
 import type { JSX } from "preact";
 import { useMemo } from "preact/hooks";
-import { classesOf, entries, groupOf, usedConcepts, type Explorer } from "../explorer.ts";
+import { classesOf, entries, groupOf, isBeyond, usedConcepts, type Explorer } from "../explorer.ts";
 import { namingOf, stateOf, useEdits, type Edits, type Naming } from "../names.ts";
 import { Badge, Choice, classTells, conceptLink, ConceptName, pageOf, Pages, SearchField, Share, SortHeader, UsedOnly, worded } from "../parts.tsx";
 import { isPictured, isShown, Picture } from "../pictures.tsx";
@@ -81,7 +81,7 @@ export function Concepts({ explorer }: { explorer: Explorer }): JSX.Element {
   const found = useMemo(() => {
     const matches = search(explorer, now, q);
     const shown = (concept: number): boolean => {
-      if (show === "beyond") return !explorer.used[concept] && !explorer.concepts[concept]!.dead;
+      if (show === "beyond") return isBeyond(explorer, concept);
       if (!unused && !explorer.used[concept]) return false;
       if (!show) return true;
       const naming = namingOf(explorer, concept, now);
@@ -121,7 +121,7 @@ export function Concepts({ explorer }: { explorer: Explorer }): JSX.Element {
         </p>
       </div>
       {show === "beyond" ? (
-        <p class="muted">No class draws on these concepts: they say what the classes leave open.</p>
+        <p class="muted">No class draws on these concepts, and the class hardly tells who has them: they say what the classes leave open.</p>
       ) : (
         <UsedOnly used={usedConcepts(explorer).length} total={explorer.page.concepts} of="by some class" />
       )}
