@@ -25,7 +25,7 @@ class FolderFlags:
     Args:
         pretrained: Weights of the backbone: hub, a file, the name of an installed package with one, or a run folder.
         backbone: A timm model's name; none: tf_efficientnet_lite0.
-        concepts: How many bits; none: 128.
+        concepts: How many bits; none: 208.
         epochs: Of the head, on the features; none: 60.
         size: Height and width in pixels to which images are scaled; none: by the images, from 32 to 224.
         concepts_per_class: Most concepts that a class draws on, as of htaf train icbm; none: auto.

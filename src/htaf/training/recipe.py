@@ -439,6 +439,9 @@ class Network(RecipePart, ABC):
         """
         return {}
 
+    def begin_on_features(self, net: torch.nn.Module, posed: Any) -> None:
+        """Take first weights from what a frozen backbone gives of the training images, the inputs of `posed`."""
+
     def sizes(self, net: torch.nn.Module) -> dict[str, Any]:
         """What `initialise` has made other than `model` says, as that describes it."""
         return {}
