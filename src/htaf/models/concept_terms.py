@@ -107,5 +107,5 @@ def group_directions(features: Float[Tensor, "images features"], most: int) -> F
     count = min(most, len(unit) // LEAST_OF_GROUP, len(unit.unique(dim=0)))
     if not count:
         return x.new_zeros(0, x.shape[1])
-    found = KMeans(count, n_init=1, random_state=0).fit(unit.numpy())
+    found = KMeans(count, n_init=1, random_state=0).fit(unit.numpy())  # pyright: ignore[reportArgumentType]
     return (torch.from_numpy(found.cluster_centers_).to(unit) - unit.mean(0)) / scale
