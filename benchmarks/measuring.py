@@ -205,7 +205,7 @@ def processor() -> str:
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     module = native.load()[0]
     used = "no kernels" if module is None else module.instruction_set()
-    if module is not None and used == "avx512":  # its first processors lack instructions that the layers need, and run those for AVX2
+    if module is not None and used == "avx512":  # its first processors run these layers by AVX2
         used = "AVX-512 VNNI" if module.tables_take_fours() else "AVX2"
     return f"{names[0] if names else platform.processor() or platform.machine()} ({CLASSES.get(used, used)})"
 
