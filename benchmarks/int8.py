@@ -7,7 +7,8 @@ It needs `pip install openvino nncf`. All are `WhitenedConvNet` of some widths o
 batch norms that have seen random images. Sides: ReLU in OpenVINO int8 (NNCF after training, its defaults) and bf16;
 the network of steps in OpenVINO int8; packed, with int8 and with binary weights. The base is ReLU int8 of 64-256-256. A
 ratio is the median over the rounds of base / time in the same round, with its quartiles. `difference`: the largest
-difference of the outputs from those of the network itself, 0 where a packed one is the network.
+difference of the outputs from those of the network itself, 0 where a packed one is the network. Ratios hold for a class
+of processors (AVX2, AVX-512 VNNI, AMX), so each table names the processor and its class.
 """
 
 from __future__ import annotations
@@ -114,7 +115,8 @@ def show(rows: list[dict[str, Any]]) -> None:
         speed, apart = str(measuring.Spread(**row["speed"])), f"{row['difference']:.1g}" if "difference" in row else ""
         cells.append((str(row["batch"]), str(row["threads"]), row["side"], f"{row['ms']:.3f}", speed, apart))
     columns = ("batch", "threads", "side", "ms", "speed", "difference")
-    measuring.show(f"Speed over {BASE}: median over the rounds and (quartiles)", columns, cells, ["side"])
+    title = f"Speed over {BASE}: median over the rounds and (quartiles), {measuring.processor()}"
+    measuring.show(title, columns, cells, ["side"])
 
 
 def draw(record: Path, file: Path) -> None:

@@ -9,6 +9,7 @@ import argparse
 import gc
 import json
 import os
+import platform
 import shlex
 import statistics
 import subprocess
@@ -22,10 +23,12 @@ from rich.console import Console
 from rich.table import Table
 
 from htaf.cli import doctor
+from htaf.core.kernels import native
 
 ROOT = Path(__file__).resolve().parents[1]
 WARM_UP = 2
 WIDTH = 150  # letters of a table
+CLASSES = {"amx": "AMX", "avx2": "AVX2", "neon": "NEON"}  # of processors, by the instruction set in use
 
 Sample = tuple[float, ...]  # seconds; a benchmark may time several parts of one call
 
@@ -195,9 +198,22 @@ def warn_when_busy() -> None:
         print(f"the load of this machine is {LOAD:.1f} before anything is timed: these times will be rough")
 
 
+def processor() -> str:
+    """Its name, and in brackets its class: the instructions by which the layers over packed bits run."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    module = native.load()[0]
+    used = "no kernels" if module is None else module.instruction_set()
+    if module is not None and used == "avx512":  # its first processors run these layers by AVX2
+        used = "AVX-512 VNNI" if module.tables_take_fours() else "AVX2"
+    return f"{names[0] if names else platform.processor() or platform.machine()} ({CLASSES.get(used, used)})"
+
+
 def machine() -> dict[str, Any]:
     found = doctor.report()
-    kept = {key: found.get(key) for key in ("processor", "platform", "accelerator", "kernels")}
+    kept = {key: found.get(key) for key in ("processor", "platform", "accelerator", "kernels", "layers over bits")}
+    kept["name"] = processor()
     allocator = {key: value for key, value in os.environ.items() if key.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
     return {**kept, "cores": os.cpu_count(), "load_before": LOAD, "allocator": allocator}
 
@@ -210,7 +226,7 @@ def versions() -> dict[str, Any]:
 def one_line() -> str:
     """Machine and versions, to stand under a table."""
     return "; ".join(
-        (str(machine()["processor"]), f"torch {versions()['torch']}", f"kernels: {machine()['kernels']}"),
+        (processor(), str(machine()["processor"]), f"torch {versions()['torch']}", f"kernels: {machine()['kernels']}"),
     )
 
 

@@ -128,5 +128,14 @@ uint64_t spin(size_t steps, bool counts_alone) {
 }  // namespace
 
 extern const BinaryKernels binary;
-const BinaryKernels binary = {forward, spin};
+#if defined(__AVX512F__)
+constexpr const char* by = "vpopcntd";
+#elif defined(__AVX2__)
+constexpr const char* by = "vpshufb";
+#elif defined(__ARM_NEON)
+constexpr const char* by = "vcnt";
+#else
+constexpr const char* by = "plain C++";
+#endif
+const BinaryKernels binary = {forward, spin, by};
 }  // namespace htaf::HTAF_NAMESPACE

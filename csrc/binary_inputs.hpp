@@ -22,6 +22,11 @@ using std::uint8_t;
 
 constexpr size_t block = 64;            // outputs of a tile, a word of their bits
 constexpr size_t small_copy = 1 << 16;  // bytes that one thread copies faster than several
+#if defined(__AMX_INT8__)
+constexpr bool added = true;  // what is counted is a sum of products, which is added to a base, see Bases
+#else
+constexpr bool added = false;
+#endif
 
 inline size_t blocks(size_t n, size_t size) { return (n + size - 1) / size; }
 
@@ -138,6 +143,8 @@ class Inside {
 
 // A sum is base - (count << shift). With 0 and 1 the base is the number of signs that are 1. With -1 and 1 it is the number
 // of products, and what the taps outside have been counted for, where every sign that is 1 differs from the border's 0.
+// A count of products of 0 and 1 with signs is the number of signs that are 1 less the count of differences: with it a sum is
+// base + (count << shift), and the base lacks these signs, once or, with -1 and 1, twice.
 class Bases {
    public:
     Bases(const Convolution& c, const BinaryWeights& w)
@@ -147,6 +154,7 @@ class Bases {
         int32_t channels = static_cast<int32_t>(c.channels / c.groups);
         int32_t* all = values_ + rows.count * columns.count * outputs_;
         add(all, w.ones, c.kernel[1], 0, c.kernel[0], 0, c.kernel[1]);
+        if (added) std::fill_n(all, outputs_, 0);
         for (size_t i = 0; i < rows.count; ++i)
             for (size_t j = 0; j < columns.count; ++j) {
                 int32_t* to = values_ + (i * columns.count + j) * outputs_;

@@ -10,15 +10,14 @@
 using namespace htaf;
 
 void bind_binary(nb::module_& m) {
-    // weights: signs, ones, bipolar
-    using Weights = std::tuple<std::uintptr_t, std::uintptr_t, bool>;
+    // weights: signs, ones, bipolar; the same as bytes, or 0
+    using Weights = std::tuple<std::uintptr_t, std::uintptr_t, bool, std::uintptr_t>;
     m.def("binary_convolution", [](const Shape2d& shape, std::uintptr_t bits, const Weights& weights,
                                    const Finishing& finishing, int threads) {
         nb::gil_scoped_release unlocked;
-        auto [signs, ones, bipolar] = weights;
-        for_packed(chosen())->binary->forward(convolution(shape),
-                                              {at<const std::uint32_t>(signs), at<const std::int32_t>(ones), bipolar},
-                                              at<const std::uint8_t>(bits), epilogue(finishing), threads);
+        auto [signs, ones, bipolar, values] = weights;
+        BinaryWeights w = {at<const std::uint32_t>(signs), at<const std::int32_t>(ones), bipolar, at<const std::uint32_t>(values)};
+        for_packed(chosen())->binary->forward(convolution(shape), w, at<const std::uint8_t>(bits), epilogue(finishing), threads);
     });
     m.def(
         "popcount_peak",

@@ -1,9 +1,14 @@
 // Addresses of dense tensors; see src/htaf/core/kernels/integer_convolution/cpu.py.
+#include <nanobind/stl/string.h>
+
+#include <string>
 #include <tuple>
 
+#include "binary.hpp"
 #include "bind_packed.hpp"
 #include "integers.hpp"
 #include "processor.hpp"
+#include "tables.hpp"
 
 using namespace htaf;
 
@@ -17,4 +22,11 @@ void bind_integers(nb::module_& m) {
         for_packed(chosen())->integers->forward(convolution(shape), {at<const std::uint32_t>(values), planes},
                                                 at<const std::uint8_t>(bits), epilogue(finishing), threads);
     });
+    m.def("tiles", [] { return for_packed(chosen().load())->integers->tiles; }, "Whether layers may run on tiles.");
+    m.def("layers", [] {
+        const Kernels* k = for_packed(chosen());
+        std::string integers = std::string("the faster of tables ") + (k->tables->fours ? "by vpermb" : "of bytes") +
+                               " and products by " + k->integers->by;
+        return std::string("AMX: ") + amx() + "; int8 weights: " + integers + "; binary weights: xor and counts by " + k->binary->by;
+    }, "Which kernels run layers over bits, in words.");
 }

@@ -51,9 +51,10 @@ class Plan {
    public:
     using Address = std::uintptr_t;
 
-    void binary(const Shape2d& shape, Place bits, const std::tuple<Address, Address, bool>& weights, const Ends& e) {
-        auto [signs, ones, bipolar] = weights;
-        BinaryWeights w = {htaf::at<const std::uint32_t>(signs), htaf::at<const std::int32_t>(ones), bipolar};
+    void binary(const Shape2d& shape, Place bits, const std::tuple<Address, Address, bool, Address>& weights, const Ends& e) {
+        auto [signs, ones, bipolar, values] = weights;
+        BinaryWeights w = {htaf::at<const std::uint32_t>(signs), htaf::at<const std::int32_t>(ones), bipolar,
+                           htaf::at<const std::uint32_t>(values)};
         add({bits}, e, [c = convolution(shape), w, bits, e](const Kernels& k, const Memory& m, int threads) {
             k.binary->forward(c, w, m.at<const std::uint8_t>(bits), epilogue_at(e, m), threads);
         });

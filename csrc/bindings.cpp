@@ -49,12 +49,9 @@ NB_MODULE(_native, m) {
     });
     m.def("instruction_set", [] { return std::string(chosen().load()->name); });
     m.def("use_instruction_set", [](const std::string& name) {
-        for (const Kernels* k : available())
-            if (k->name == name) {
-                chosen() = k;
-                return;
-            }
-        throw std::invalid_argument("this processor cannot run the instruction set " + name);
+        const Kernels* found = named(name);
+        if (!found) throw std::invalid_argument("this processor cannot run the instruction set " + name);
+        chosen() = found;
     });
 
     m.def("forward", [](int kind, int type, std::uintptr_t x, std::uintptr_t y, std::size_t n, double p0, double p1,

@@ -17,6 +17,8 @@ struct IntegerWeights {
 
 struct IntegerKernels {
     void (*forward)(const Convolution&, const IntegerWeights&, const std::uint8_t* bits, const Epilogue&, int threads);
+    const char* by;      // the instruction that multiplies
+    bool tiles = false;  // of AMX; then binary weights may come as bytes too, see binary.hpp
 };
 
 }  // namespace htaf

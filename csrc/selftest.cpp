@@ -157,6 +157,7 @@ struct Checks {
         std::printf("FAIL %-8s %s\n", k.name, what.c_str());
     }
     void everything();
+    void products();
     void accuracy(Smooth, const Format&, double p0, double p1, double scale, double shift);
     void layout(Smooth, const Format&, Shape);
     void special(Smooth, const Format&);
@@ -530,7 +531,16 @@ void Checks::binary(const Convolution& c, bool bipolar) {
                 want[p * c.outputs + o] += w * static_cast<float>(bipolar ? 2 * a - 1 : a);
             });
     const BinaryKernels* kernels = for_packed(&k)->binary;
-    const BinaryWeights weights{signs.data(), ones.data(), bipolar};
+    const std::size_t bytes_words = (inner + 3) / 4;
+    std::vector<std::uint32_t> values(c.groups * in_group * taps * bytes_words * 64);
+    for (std::size_t o = 0; o < c.outputs; ++o)
+        for (std::size_t tap = 0; tap < taps; ++tap)
+            for (std::size_t i = 0; i < inner; ++i) {
+                std::size_t word = ((o / outer * in_group + o % outer / 64) * taps + tap) * bytes_words + i / 4;
+                bool one = signs[place(o, tap, i)] >> i % 32 & 1;
+                reinterpret_cast<std::int8_t*>(values.data())[(word * 64 + o % outer % 64) * 4 + i % 4] = one ? 1 : -1;
+            }
+    const BinaryWeights weights{signs.data(), ones.data(), bipolar, values.data()};
     const std::vector<float> lower(c.outputs, -3), upper(c.outputs, 5);
     std::vector<std::uint64_t> want_bits(c.pixels() * wide);
     for (std::size_t i = 0; i < want.size(); ++i)
@@ -1013,6 +1023,26 @@ void Checks::neurons(const Format& f, Fire fire, std::size_t n, bool soft, bool 
     must(s.whole() && gx.whole(), what + std::string(" writes past the end"));
 }
 
+// Those that may run on tiles.
+void Checks::products() {
+    for (bool bipolar : {false, true}) {
+        binary({2, 5, 7, 64, 64, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1}, bipolar);
+        binary({1, 8, 9, 70, 130, {3, 2}, {2, 1}, {2, 3}, {1, 2}, 1}, bipolar);
+        binary({1, 1, 70, 8200, 9, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1}, bipolar);
+        binary({3, 6, 7, 256, 70, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1}, bipolar);
+        binary({1, 6, 5, 99, 30, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 3}, bipolar);
+        binary({1, 1, 5, 2500, 9, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1}, bipolar);
+    }
+    for (std::size_t planes : {1, 2, 7}) {
+        integers({2, 5, 7, 64, 64, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1}, planes);
+        integers({1, 8, 9, 70, 130, {3, 2}, {2, 1}, {2, 3}, {1, 2}, 1}, planes);
+        integers({1, 1, 9, 21, 5, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1}, planes);
+        integers({1, 1, 33, 61, 16, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1}, planes);
+        integers({1, 1, 5, 1037, 9, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1}, planes);
+    }
+    integers({1, 6, 5, 99, 30, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 3}, 1);
+}
+
 void Checks::everything() {
     for (std::size_t rows : {1, 9, 511, 513, 1100})
         for (std::size_t columns : {3, 64, 70}) {
@@ -1036,18 +1066,7 @@ void Checks::everything() {
         columns(rows, 130, 150);
         columns(rows, 300, 1000);
     }
-    for (bool bipolar : {false, true}) {
-        binary({2, 5, 7, 64, 64, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1}, bipolar);
-        binary({1, 8, 9, 70, 130, {3, 2}, {2, 1}, {2, 3}, {1, 2}, 1}, bipolar);
-        binary({1, 6, 5, 99, 30, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 3}, bipolar);
-        binary({1, 1, 5, 2500, 9, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1}, bipolar);
-    }
-    for (std::size_t planes : {1, 2, 7}) {
-        integers({2, 5, 7, 64, 64, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1}, planes);
-        integers({1, 8, 9, 70, 130, {3, 2}, {2, 1}, {2, 3}, {1, 2}, 1}, planes);
-        integers({1, 1, 5, 1037, 9, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1}, planes);
-    }
-    integers({1, 6, 5, 99, 30, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 3}, 1);
+    products();
     for (Convolution c : {Convolution{1, 9, 7, 70, 67, {3, 2}, {1, 2}, {1, 1}, {1, 2}, 1}, {1, 1, 3, 90, 5, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1},
                           {2, 6, 20, 195, 9, {2, 3}, {2, 1}, {0, 3}, {1, 1}, 3}}) {
         tables<float>(TableKind::float32, c);
@@ -1140,6 +1159,14 @@ int main(int count, char** arguments) {
         checks.everything();
         failures += checks.failures;
         ran.push_back(k->name);
+    }
+    if (const Kernels* k = named("amx-emulated")) {
+        Checks checks{*k};
+        checks.products();
+#if defined(__x86_64__)
+        checks.must(agree(*k->integers, *avx512.integers), "tiles and AVX-512 give other sums");
+#endif
+        failures += checks.failures;
     }
     std::printf("%d failures; ran:", failures);
     for (const std::string& name : ran) std::printf(" %s", name.c_str());

@@ -18,7 +18,9 @@ namespace {
 #define HTAF_UNROLL _Pragma("GCC unroll 8")
 #endif
 
-#if defined(__AVX512F__)
+#if defined(__AMX_INT8__)
+constexpr int down = 32, across = 4;  // two tiles of the processor, of 16 pixels each: amx.cpp
+#elif defined(__AVX512F__)
 constexpr int down = 6, across = 4;  // pixels and registers of outputs that are counted together, as registers last
 #elif defined(__ARM_NEON)
 constexpr int down = 4, across = 4;
@@ -74,6 +76,8 @@ struct Job {
     size_t tiles;                  // of up to `down` pixels
     size_t inner, in_group;        // outputs of a group, blocks of them
     size_t words;                  // of 4 bytes, that a group has a pixel
+
+    bool at_words() const { return c.groups == 1 || inner % block == 0; }  // every group's outputs start at a word of bits
 };
 
 // A block of outputs of a group.
@@ -97,11 +101,11 @@ struct Tile {
     const uint8_t* pixels[down];
     const int32_t* bases[down];
 
-    // Pixels are spread evenly over the tiles: a last tile of one pixel would be slow.
+    // Pixels are spread evenly over the tiles: a last tile of one pixel would be slow. Those of the processor are filled.
     Tile(const Job& job, size_t i) {
-        size_t least = job.pixels / job.tiles, larger = job.pixels % job.tiles;
+        size_t least = added ? down : job.pixels / job.tiles, larger = added ? 0 : job.pixels % job.tiles;
         first = i * least + std::min(i, larger);
-        size = least + (i < larger);
+        size = std::min(least + (i < larger), job.pixels - first);
         size_t x = first % job.width, y = first / job.width % job.height, image = first / job.width / job.height;
         for (size_t p = 0; p < size; ++p) {
             pixels[p] = job.images.first + image * job.images.image + y * job.c.stride[0] * job.images.row +
@@ -126,7 +130,8 @@ void count_block(const Job& job, const Tile& tile, const Block& b, int32_t (*cou
 }
 
 HTAF_INLINE reg_i32 sums_of(const int32_t* counts, const int32_t* base, int shift) {
-    return read<reg_i32>(base) - (read<reg_i32>(counts) << shift);
+    reg_i32 all = read<reg_i32>(counts) << shift;
+    return added ? read<reg_i32>(base) + all : read<reg_i32>(base) - all;
 }
 HTAF_INLINE reg floats_of(reg_i32 v) { return __builtin_convertvector(v, reg); }
 
@@ -150,12 +155,10 @@ void compare_block(const Job& job, const Tile& tile, const Block& b, const int32
 }
 
 // A tile of a block whose outputs start at a word of bits.
-void finish_block(const Job& job, const Tile& tile, const Block& b) {
+HTAF_INLINE void finish_counts(const Job& job, const Tile& tile, const Block& b, const int32_t (*counts)[block]) {
     const Epilogue e = job.epilogue;
     const size_t outputs = job.c.outputs;
     const int shift = job.shift;
-    alignas(64) int32_t counts[down][block];
-    count_block(job, tile, b, counts);
     if (job.bases.widths) return shift ? compare_block<1>(job, tile, b, counts) : compare_block<0>(job, tile, b, counts);
     for (size_t p = 0; p < tile.size; ++p) {
         const int32_t* base = tile.bases[p] + b.at;
@@ -180,6 +183,12 @@ void finish_block(const Job& job, const Tile& tile, const Block& b) {
     }
 }
 
+void finish_block(const Job& job, const Tile& tile, const Block& b) {
+    alignas(64) int32_t counts[down][block];
+    count_block(job, tile, b, counts);
+    finish_counts(job, tile, b, counts);
+}
+
 // A tile of all groups, whose outputs start anywhere in a word; sums [down, outputs].
 void finish_groups(const Job& job, const Tile& tile, float* sums) {
     alignas(64) int32_t counts[down][block];
@@ -197,12 +206,39 @@ void finish_groups(const Job& job, const Tile& tile, float* sums) {
             finish(job.epilogue, sums + p * outputs + i, tile.first + p, i, std::min(block, outputs - i), outputs);
 }
 
+void every_tile(const Job& job, int threads) {
+    const Convolution& c = job.c;
+    if (!job.at_words()) {
+        parallel(job.tiles, threads, [&](size_t begin, size_t end) {
+            Buffer<float> sums(product(down, c.outputs));
+            for (size_t i = begin; i < end; ++i) finish_groups(job, Tile(job, i), sums);
+        });
+        return;
+    }
+    // All blocks of outputs of as many tiles as stay near, then of the next ones.
+    // What a tile adds to them, above 0 and without wrapping around where a stride is large.
+    size_t fresh = down * std::min(c.stride[0], near) * std::min(c.stride[1], near) * std::min(job.images.pixel, near);
+    size_t all = c.groups * job.in_group, together = std::min(job.tiles, std::max<size_t>(8, near / std::max<size_t>(fresh, 1)));
+    parallel(job.tiles * all, threads, [&](size_t begin, size_t end) {
+        size_t part = begin / (together * all) * together, here = std::min(together, job.tiles - part);
+        size_t b = (begin - part * all) / here, i = (begin - part * all) % here;
+        for (size_t left = end - begin; left; i = 0) {
+            Block outputs(job, b);
+            for (; i < here && left; ++i, --left) finish_block(job, Tile(job, part + i), outputs);
+            if (++b == all) {
+                b = 0;
+                part += here;
+                here = std::min(together, job.tiles - part);
+            }
+        }
+    });
+}
+
 // The whole layer, from images in bytes; `words` of 4 bytes are a group's channels of a pixel.
+template <void (*Loop)(const Job&, int) = every_tile>
 void all_tiles(const Convolution& c, const Counts& counters, const uint32_t* weights, int shift, size_t words,
                const Images& images, Bases& bases, const Epilogue& epilogue, int threads) {
     size_t inner = c.outputs / c.groups, in_group = blocks(inner, block);
-    bool at_words = c.groups == 1 || inner % block == 0;  // every group's outputs start at a word of bits
-    if (at_words) bases.compare(epilogue, c.outputs);
     bool in_a_row = c.dilation[1] == 1 && images.pixel == words * 4;  // the taps of a row of the kernel
     size_t wide = in_a_row ? 1 : c.kernel[1];
     Buffer<size_t> offsets(c.kernel[0] * wide);
@@ -213,30 +249,8 @@ void all_tiles(const Convolution& c, const Counts& counters, const uint32_t* wei
     size_t tiles = blocks(c.pixels(), down);
     Job job{c,    counters,   weights,        shift,         epilogue, images, bases,
             runs, c.pixels(), c.out_height(), c.out_width(), tiles,    inner,  in_group, words};
-    if (!at_words) {
-        parallel(tiles, threads, [&](size_t begin, size_t end) {
-            Buffer<float> sums(product(down, c.outputs));
-            for (size_t i = begin; i < end; ++i) finish_groups(job, Tile(job, i), sums);
-        });
-        return;
-    }
-    // All blocks of outputs of as many tiles as stay near, then of the next ones.
-    // What a tile adds to them, above 0 and without wrapping around where a stride is large.
-    size_t fresh = down * std::min(c.stride[0], near) * std::min(c.stride[1], near) * std::min(images.pixel, near);
-    size_t all = c.groups * in_group, together = std::min(tiles, std::max<size_t>(8, near / std::max<size_t>(fresh, 1)));
-    parallel(tiles * all, threads, [&](size_t begin, size_t end) {
-        size_t part = begin / (together * all) * together, here = std::min(together, tiles - part);
-        size_t b = (begin - part * all) / here, i = (begin - part * all) % here;
-        for (size_t left = end - begin; left; i = 0) {
-            Block outputs(job, b);
-            for (; i < here && left; ++i, --left) finish_block(job, Tile(job, part + i), outputs);
-            if (++b == all) {
-                b = 0;
-                part += here;
-                here = std::min(together, tiles - part);
-            }
-        }
-    });
+    if (job.at_words()) bases.compare(epilogue, c.outputs);
+    Loop(job, threads);
 }
 
 }  // namespace

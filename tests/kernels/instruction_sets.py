@@ -11,6 +11,10 @@ from htaf.core.kernels import native
 
 INSTRUCTION_SETS: list[str] = native.extension().instruction_sets() if native.available() else []
 
+# AMX's tiles in memory; the rest is AVX-512
+EMULATED = ["amx-emulated"] if INSTRUCTION_SETS and native.extension().tables_take_fours() else []
+WITH_TILES = [*INSTRUCTION_SETS, *EMULATED]
+
 
 @contextmanager
 def using(name: str) -> Iterator[None]:

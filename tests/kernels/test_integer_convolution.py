@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from instruction_sets import INSTRUCTION_SETS, threads, using
+from instruction_sets import INSTRUCTION_SETS, WITH_TILES, threads, using
 from torch import Tensor
 
 from htaf.core.kernels.integer_convolution import cpu, reference
@@ -77,7 +77,7 @@ def cases(draw: st.DrawFn) -> Case:
 def test_every_instruction_set_gives_what_the_formulas_give(case: Case, fields: str) -> None:
     weight, bits, epilogue, g = case.weight(), case.bits(), case.epilogue(fields), case.geometry
     expected = reference.forward(bits, reference.prepare(weight, g, planes=case.planes), g, epilogue)
-    for name in INSTRUCTION_SETS:
+    for name in WITH_TILES:
         with using(name):
             got = cpu.forward(bits, cpu.prepare(weight, g, planes=case.planes), g, epilogue)
         for a, b in zip(got, expected, strict=True):
@@ -90,7 +90,7 @@ def test_every_instruction_set_gives_what_the_formulas_give(case: Case, fields: 
 
 
 @compiled
-@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize("instruction_set", WITH_TILES)
 @pytest.mark.parametrize("fields", ["y", "b"])
 def test_threads_share_images_and_tiles(instruction_set: str, fields: str) -> None:
     for groups, planes in ((1, 2), (2, 1)):  # more than one thread copies, and than stays in a cache
@@ -106,7 +106,7 @@ def test_threads_share_images_and_tiles(instruction_set: str, fields: str) -> No
 
 
 @compiled
-@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize("instruction_set", WITH_TILES)
 def test_the_largest_sums_are_exact(instruction_set: str) -> None:
     """Every input 127 and every weight 127 or -127: no pair of products and no sum may be cut off."""
     most = 2**24 // 127**2  # inputs
@@ -116,7 +116,7 @@ def test_the_largest_sums_are_exact(instruction_set: str) -> None:
     weight[2, ::2] = -127  # of outputs 2 and 3 the pairs end in 0
     weight[3, ::2] = 127
     weights = cpu.prepare(weight, g, planes=7)
-    ones = torch.cat([pack(torch.ones(1, 1, 3, most, dtype=torch.bool))] * 7, -1)
+    ones = torch.cat([pack(torch.ones(1, 1, 7, most, dtype=torch.bool))] * 7, -1)
     sums = 127 * weight.long().flatten(1).sum(1)
     assert 2**24 - 127**2 < int(sums.max()) < 2**24
     equal = Epilogue(lower=sums.float(), upper=sums.float())
@@ -125,8 +125,8 @@ def test_the_largest_sums_are_exact(instruction_set: str) -> None:
         _, alone = cpu.forward(ones, weights, g, equal._replace(keep=False))
         beside = cpu.forward(ones, weights, g, Epilogue(lower=sums.float() + 1, keep=False, upper=sums.float() + 2))[1]
     assert y is not None
-    assert torch.equal(y.long(), sums.expand(1, 1, 3, 70))
-    every = pack(torch.ones(1, 1, 3, 70, dtype=torch.bool))
+    assert torch.equal(y.long(), sums.expand(1, 1, 7, 70))
+    every = pack(torch.ones(1, 1, 7, 70, dtype=torch.bool))
     assert torch.equal(bits, every)  # pyright: ignore[reportArgumentType]
     assert torch.equal(alone, every)  # pyright: ignore[reportArgumentType]
     assert not beside.any()  # pyright: ignore[reportOptionalMemberAccess]

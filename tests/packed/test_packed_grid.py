@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.kernels.instruction_sets import INSTRUCTION_SETS, using
+from tests.kernels.instruction_sets import EMULATED, INSTRUCTION_SETS, threads, using
 from torch import Tensor, nn
 
 import htaf
@@ -116,6 +116,18 @@ def test_our_networks(name: str, bits: Bits, tmp_path: Path) -> None:
             same(PackedModel(packed.program, packed.report), exact, traced, x, wander)
     save(packed, tmp_path / "net.packed")
     assert torch.equal(load(tmp_path / "net.packed")(x), packed(x))
+
+
+@pytest.mark.skipif(not EMULATED, reason="needs the kernels for AVX-512")
+@pytest.mark.parametrize("name", ["wrn", "binary", "mlp without norms"])
+def test_networks_on_tiles(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By tiles wherever the faster of two kernels would be measured, on two threads."""
+    make, shape, wander = NETS[name]
+    exact, x = drawn(make, shape, 8, 1)
+    traced = trace(exact, x)
+    monkeypatch.setattr(layer._ByPixels, "of", lambda self, *_: self.few())
+    with using(*EMULATED), threads(2):
+        same(pack(traced, x), exact, traced, x, wander)
 
 
 @pytest.mark.parametrize("whole", slow_but([True, False], False))

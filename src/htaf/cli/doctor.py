@@ -52,23 +52,24 @@ def report() -> dict[str, Any]:
         "processor": f"{platform.machine()}, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}",
         "threads": env["threads"],
         "accelerator": _accelerator(),
-        "kernels": _kernels(),
+        **_kernels(),
         "HTAF_DATA": "not set: named data sets come from --data-dir or OpenML" if not folder else _data(Path(folder)),
         **({"torchvision": MISMATCH} if is_mismatched() else {}),
         "optional": {name: importlib.util.find_spec(name) is not None for name in EXTRAS},
     }
 
 
-def _kernels() -> str:
+def _kernels() -> dict[str, str]:
     from htaf.core.kernels import native
     from htaf.core.kernels.registration import has_triton
 
     module, why_not = native.load()
     cuda = f"; CUDA: {'Triton' if has_triton() else 'reference, Triton is not installed'}"
     if module is None:
-        return f"CPU: reference (plain PyTorch, slow): {why_not}{cuda}"
+        return {"kernels": f"CPU: reference (plain PyTorch, slow): {why_not}{cuda}"}
     others = [name for name in module.instruction_sets() if name != module.instruction_set()]
-    return f"CPU: compiled, {module.instruction_set()} (also here: {', '.join(others) or 'none'}){cuda}"
+    compiled = f"CPU: compiled, {module.instruction_set()} (also here: {', '.join(others) or 'none'}){cuda}"
+    return {"kernels": compiled, "layers over bits": module.layers()}
 
 
 def _accelerator() -> str:

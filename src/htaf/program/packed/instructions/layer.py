@@ -6,12 +6,13 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, partial
 from typing import Annotated, Any, Literal, final
 
 import torch
 from torch import Tensor
 
+from htaf.core.kernels import native
 from htaf.core.kernels.float_layers import reference as float_layers
 from htaf.core.kernels.float_layers.cpu import NO_WINDOW
 from htaf.core.kernels.integer_convolution.reference import check_exact
@@ -55,7 +56,7 @@ def _geometry(value: Any) -> Geometry:
 Written = Annotated[Geometry, Field(_geometry)]
 Planes = Annotated[int, Field(integer(1, 8))]
 SMALL = 7  # of an integer weight that takes four bits
-FEW, MANY = 16, 512  # output pixels: products of bytes are faster below, tables of sums above; between is measured
+FEW, MANY = 16, 512  # output pixels: products of bytes are faster below, tables above, where there are no tiles
 ROUNDS = 5  # of such a measurement
 
 
@@ -183,43 +184,41 @@ class Layer(Instruction):
         shape = (g.outputs, g.channels, *g.kernel)
         return from_nibbles(weight, shape) if weight.dtype == torch.uint8 else weight
 
-    def _integers(self, machine: Machine) -> tuple[Any, Any]:
-        """The kernel for integer weights, and these as it takes them: tables of bytes where they hold the sums.
+    def _bound(self, machine: Machine, epilogue: Epilogue) -> Any:
+        """The layer with its weights and constants, by the faster kernel where two have the same sums.
 
-        Products of bytes are faster for a few rows or pixels, and for several planes, which they take at once.
+        Integer weights are looked up in tables that hold the sums of images' bits, or multiplied as bytes, which takes
+        several planes at once. Binary ones are counted, or multiplied where there are tiles.
         """
-        g, weight = self.geometry, self._whole(machine.tensors[self.weight])
-        check_exact(weight, self.planes)
-        looked_up = self.planes == 1 and self.form == "image"
-        if looked_up and (made := machine.tables.prepare_whole(weight.float(), g)) is not None:
-            return machine.tables, made
-        return machine.integers, machine.integers.prepare(weight, g, planes=self.planes)
+        g, weight, planes = self.geometry, machine.tensors[self.weight], self.planes
+        tables, integers, binary = machine.tables, machine.integers, machine.binary  # without its tensors
+        tiles = native.available() and native.extension().tiles()
+        if self.weights == "table":
+            return tables.bind(tables.prepare(widened(weight, g, planes), g, "float32"), g, epilogue)
+        if self.weights == "binary":
+            signs = partial(binary.prepare, weight, g, bipolar=self.bipolar)
+            counts = binary.bind(signs(), g, epilogue)
+            return _ByPixels(counts, lambda: binary.bind(signs(tiles=True), g, epilogue), g, 0) if tiles else counts
+        whole = self._whole(weight)
+        check_exact(whole, planes)
 
-    def _products(self, kernel: Any, weight: Tensor, epilogue: Epilogue) -> Any:
-        """The layer by products of bytes."""
-        made = kernel.prepare(self._whole(weight), self.geometry, planes=self.planes)
-        return kernel.bind(made, self.geometry, epilogue)
+        def products() -> Any:
+            return integers.bind(integers.prepare(self._whole(weight), g, planes=planes), g, epilogue)
+
+        made = tables.prepare_whole(whole.float(), g) if planes == 1 and self.form == "image" else None
+        if made is None:
+            return products()
+        return _ByPixels(tables.bind(made, g, epilogue), products, g, FEW, math.inf if tiles else MANY)
 
     def prepare(self, machine: Machine) -> Ready:
         t, g = machine.tensors, self.geometry
-        if self.weights == "binary":
-            kernel, weights = machine.binary, machine.binary.prepare(t[self.weight], g, bipolar=self.bipolar)
-        elif self.weights == "integer":
-            kernel, weights = self._integers(machine)
-        else:
-            kernel = machine.tables
-            weights = kernel.prepare(widened(t[self.weight], g, self.planes), g, "float32")
         scale, shift, lower, upper = (
             None if n is None else t[n].expand(g.outputs).contiguous()
             for n in (self.scale, self.shift, self.lower, self.upper)
         )
         wide = None if self.wide is None else t[self.wide]
         source, residual, y_at, bits_at = self.input, self.residual, self.y, self.bits
-        epilogue = Epilogue(scale, shift, None, lower, upper, self.y is not None, wide)
-        layer = kernel.bind(weights, g, epilogue)
-        if self.weights == "integer" and kernel is machine.tables:
-            products, weight = machine.integers, t[self.weight]  # without the machine, which holds all tensors
-            layer = _ByPixels(layer, lambda: self._products(products, weight, epilogue), g)
+        layer = self._bound(machine, Epilogue(scale, shift, None, lower, upper, self.y is not None, wide))
         outputs, width = g.outputs, row_bytes(g.outputs)
         take, lay, give = FORMS[self.form]
 
@@ -256,33 +255,29 @@ class Layer(Instruction):
 
 
 class _ByPixels:
-    """A layer of integer weights by two kernels with the same sums: products of bytes for few pixels, else tables.
+    """A layer by two kernels with the same sums: one up to `least` pixels, the other from `most` on.
 
     Tables are four times as large as the weights of products, and tables of bytes are made anew in every call: few
-    pixels do not repay that. How many do, depends on the processor and on the layer. So the first call of a size takes
-    the time of both. Products are prepared when first wanted.
+    pixels do not repay that. How many do, depends on the processor and on the layer. So the first call of a size
+    between takes the time of both. The kernel for few pixels is prepared when first wanted.
     """
 
-    def __init__(self, many: Any, products: Callable[[], Any], geometry: Geometry) -> None:
-        self.many, self._products, self.geometry = many, products, geometry
+    def __init__(self, many: Any, few: Callable[[], Any], geometry: Geometry, least: int, most: float = math.inf):
+        self.many, self.few, self.geometry, self.least, self.most = many, cache(few), geometry, least, most
         self.measured: dict[tuple[int, int], Any] = {}  # by pixels and threads
-
-    @cached_property
-    def few(self) -> Any:
-        return self._products()
 
     def of(self, bits: Tensor, residual: Tensor | None = None) -> Any:
         """The kernel for bits uint8 [batch, height, width, bytes]."""
         pixels = bits.shape[0] * math.prod(self.geometry.out_size(*bits.shape[1:3]))
-        if not FEW < pixels < MANY:
-            return self.few if pixels <= FEW else self.many
+        if not self.least < pixels < self.most:
+            return self.few() if pixels <= self.least else self.many
         key = pixels, torch.get_num_threads()
         if key not in self.measured:
             self.measured[key] = self._faster(bits, residual)
         return self.measured[key]
 
     def _faster(self, bits: Tensor, residual: Tensor | None) -> Any:
-        seconds: dict[Any, list[float]] = {self.few: [], self.many: []}
+        seconds: dict[Any, list[float]] = {self.few(): [], self.many: []}
         for _ in range(ROUNDS):
             for layer, taken in seconds.items():
                 begin = time.perf_counter()
