@@ -186,13 +186,14 @@ void compare(const Circuit& c, const std::uint8_t* x, size_t rows, size_t left, 
     const auto* thresholds = static_cast<const std::uint8_t*>(c.thresholds);
     size_t whole = left < 64 ? 0 : std::min((left - 63) / c.columns, rows);  // rows with 63 values behind each
     auto* to = reinterpret_cast<std::uint64_t*>(planes);
-    for (size_t first = 0; first < whole; first += slices)  // a line of the cache of each chunk
+    for (size_t first = 0, columns = c.columns; first < whole; first += slices)  // a line of the cache of each chunk
         for (size_t chunk = 0; chunk < c.chunks; ++chunk) {
-            const std::uint8_t* at = x + first * c.columns + c.first[chunk];
-            size_t some = std::min(slices, whole - first);
-            for (size_t i = 0; i < some; ++i) {
-                __builtin_prefetch(at + (i + slices) * c.columns);
-                to[chunk * block_rows + first + i] = reached(at + i * c.columns, thresholds + 64 * chunk);
+            const std::uint8_t* at = x + first * columns + c.first[chunk];
+            std::uint8_t same[64];  // a copy, which no store can change: it stays in a register
+            std::copy_n(thresholds + 64 * chunk, 64, same);
+            for (size_t i = 0, n = std::min(slices, whole - first); i < n; ++i, at += columns) {
+                __builtin_prefetch(at + slices * columns);
+                to[chunk * block_rows + first + i] = reached(at, same);
             }
         }
     for (size_t chunk = 0; chunk < c.chunks; ++chunk) {
