@@ -3,10 +3,14 @@
     python benchmarks/logic.py speed [--tasks mnist mnist-2000 20 200] [--sides relu trees c torchlogix]
                                      [--rows 10000] [--trees 60] [--rounds 15] [--out FOLDER] [--json FILE] [--no-test]
     python benchmarks/logic.py accuracy --out FOLDER [--luts 100 1000] [--seeds 0 1 2] [--figure FILE] [--json FILE]
+    python benchmarks/logic.py relu [--hidden 64 96 128] [--seeds 0 1 2] [--json FILE]
     python benchmarks/logic.py torchlogix --out FOLDER [--seeds 0] [--minutes 3] [--networks six readme]
 
 accuracy: MNIST's test images by `htaf train logic` at its defaults, over the number of tables; of the other gradients
 at 1,000 tables too. A training whose run is in the folder is not repeated. The figure has published results beside it.
+
+relu: the same images by networks of ReLU 784-N-10 with int8 weights and activations of 0 to 255, the opponents of
+speed: 24 epochs, as `htaf train logic` takes, of the images as they are and of images moved by a pixel as there.
 
 torchlogix: the same images in so many minutes of one core (1,000 tables of `htaf` take 3), Adam at 0.01 and batches of
 128 as its README has them. readme: the network of that page, of gates of two inputs; dense: two layers of 4,000 gates.
@@ -54,7 +58,7 @@ from htaf.training.runs.integer import build_run
 
 PIXELS, CLASSES, LEVELS, TABLES = 784, 10, 15, 300
 BATCHES = (250, 1000, 10_000)
-SIZES = {"mnist": (1000, 64), "mnist-2000": (2000, 128)}  # tables, and the hidden units of a ReLU network
+SIZES = {"mnist": (1000, 64), "mnist-2000": (2000, 96)}  # tables, and hidden units of a ReLU network as accurate
 TREES, LEARNED = {"num_leaves": 31, "learning_rate": 0.1, "verbose": -1, "num_threads": 1}, 10_000
 Run = Callable[[], Any]
 
@@ -235,6 +239,56 @@ def of_columns(task: str, given: Any) -> list[dict[str, Any]]:
     return found
 
 
+# ---- networks of ReLU ----
+
+EPOCHS, BATCH, RATE = 24, 128, 4e-3
+
+
+def relu_learned(hidden: int, seed: int, moved: bool) -> float:
+    """The test accuracy in % of a network of ReLU, rounded to int8 as OpenVINO computes it."""
+    torch.manual_seed(seed)
+    torch.set_num_threads(1)
+    data = load("mnist")
+    images = data.train.batch(torch.arange(len(data.train))).reshape(-1, 28, 28)
+    around = nn.functional.pad(images, (1, 1, 1, 1)).unfold(1, 28, 1).unfold(2, 28, 1)
+    net = nn.Sequential(nn.Linear(PIXELS, hidden), nn.ReLU(), nn.Linear(hidden, CLASSES))
+    steps = len(images) // BATCH
+    optimizer = torch.optim.AdamW(net.parameters(), RATE)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, EPOCHS * steps)
+    for _ in range(EPOCHS):
+        for some in torch.randperm(len(images))[: steps * BATCH].split(BATCH):
+            down, right = torch.randint(0, 3, (2, BATCH)) if moved else torch.ones(2, BATCH, dtype=torch.int64)
+            x = around[some, down, right].flatten(1) / 255
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(x), data.train.labels[some]).backward()
+            optimizer.step()
+            schedule.step()
+    x = data.test.batch(torch.arange(len(data.test))).flatten(1) / 255
+    return 100 * float((rounded(net, x, images[:2000].flatten(1) / 255).argmax(1) == data.test.labels).float().mean())
+
+
+@torch.no_grad()
+def rounded(net: nn.Sequential, x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+    """Scores with weights of 8 bits, a unit an output, and activations of 0 to 255; seen: rows that set their unit."""
+    for layer in (net[0], net[2]):
+        assert isinstance(layer, nn.Linear)
+        unit = layer.weight.abs().amax(1, keepdim=True) / 127
+        layer.weight.copy_((layer.weight / unit).round() * unit)
+    unit = net[:2](seen).max() / 255
+    return net[2]((net[:2](x) / unit).round().clamp(0, 255) * unit)
+
+
+def relus(sizes: Sequence[int], seeds: Sequence[int]) -> list[dict[str, Any]]:
+    found = []
+    for hidden, moved in ((hidden, moved) for hidden in sizes for moved in (False, True)):
+        each = [relu_learned(hidden, seed, moved) for seed in seeds]
+        print(f"{hidden}{', moved' * moved}: {each}", flush=True)
+        found.append(
+            {"method": f"ReLU 784-{hidden}-10, int8{', moved' * moved}", "luts": 0, "exact": each, "smooth": []}
+        )
+    return found
+
+
 # ---- torchlogix ----
 
 MOST = 64  # of 256: a pixel from here on is 1
@@ -356,7 +410,11 @@ def shown(found: Sequence[dict[str, Any]], seeds: Sequence[int]) -> None:
         (
             row["method"],
             f"{row['luts']:,}",
-            *(f"{np.mean(row[of]):.2f} ({min(row[of]):.2f}-{max(row[of]):.2f})" for of in ("exact", "smooth")),
+            *(
+                f"{np.mean(row[of]):.2f} ({min(row[of]):.2f}-{max(row[of]):.2f})"
+                for of in ("exact", "smooth")
+                if of in row
+            ),
         )
         for row in found
     ]
@@ -374,20 +432,24 @@ def shown_times(found: Sequence[dict[str, Any]]) -> None:
 
 def main() -> None:
     parser = measuring.parser(__doc__, rounds=15, rows=(10_000,), trees=(60,), luts=(100, 200, 500, 1000, 2000))
-    parser.add_argument("what", choices=("speed", "accuracy", "torchlogix"), help="what is measured")
+    parser.add_argument("what", choices=("speed", "accuracy", "relu", "torchlogix"), help="what is measured")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--out", type=Path, help="where the runs of accuracy are")
+    parser.add_argument("--hidden", type=int, nargs="+", default=[64, 96, 128], help="hidden units of networks of ReLU")
     parser.add_argument("--tasks", nargs="+", choices=(*SIZES, "20", "200"), default=[*SIZES, "20", "200"])
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=[*SIDES])
     parser.add_argument("--minutes", type=float, default=3, help="of a training by torchlogix")
     parser.add_argument("--networks", nargs="+", default=["six", "readme", "dense"])
     parser.add_argument("--figure", type=Path, help="draw accuracy over LUTs here")
     arguments = parser.parse_args()
-    if arguments.what != "speed" and arguments.out is None:
+    if arguments.what in ("accuracy", "torchlogix") and arguments.out is None:
         parser.error(f"{arguments.what} needs --out FOLDER")
     if arguments.what == "torchlogix":
         each = [(kind, seed) for kind in arguments.networks for seed in arguments.seeds]
         found = [learned(kind, seed, arguments.minutes, arguments.out) for kind, seed in each]
+        shown(found, arguments.seeds)
+    elif arguments.what == "relu":
+        found = relus(arguments.hidden, arguments.seeds)
         shown(found, arguments.seeds)
     elif arguments.what == "accuracy":
         found = accuracies(arguments.out, arguments.luts, arguments.seeds)
