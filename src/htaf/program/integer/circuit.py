@@ -127,7 +127,8 @@ class Circuit:
         inputs = np.where(inputs >= TABLES, inputs - TABLES + planes, inputs).astype(np.int32)
         first, places = (np.array(of, np.int32) for of in (self._first, self._order))
         arrays = (first, thresholds, inputs, np.array(self._entries, np.uint64), places)
-        columns, kind = self.program.values[0].size, 0 if self.pixels else 1
+        given, columns = self.program.input, self.program.values[0].size
+        kind = 0 if self.pixels else 2 if -(2**15) <= given.low and given.high < 2**15 else 1
         return (kind, columns, len(thresholds), len(inputs), self._groups, self._size), arrays
 
     def _steps(self, number: int, op: Steps, compared: list[Compared]) -> _Bits:
