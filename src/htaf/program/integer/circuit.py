@@ -128,7 +128,7 @@ class Circuit:
         first, places = (np.array(of, np.int32) for of in (self._first, self._order))
         arrays = (first, thresholds, inputs, np.array(self._entries, np.uint64), places)
         given, columns = self.program.input, self.program.values[0].size
-        kind = 0 if self.pixels else 2 if -(2**15) <= given.low and given.high < 2**15 else 1
+        kind = 0 if self.pixels else 2 if given.low >= -(2**15) and given.high < 2**15 else 1
         return (kind, columns, len(thresholds), len(inputs), self._groups, self._size), arrays
 
     def _steps(self, number: int, op: Steps, compared: list[Compared]) -> _Bits:
