@@ -237,7 +237,7 @@ def of_columns(task: str, given: Any) -> list[dict[str, Any]]:
     labels = (table[:, :CLASSES] + 2000 * rng.standard_normal((rows, CLASSES))).argmax(1)
     peers = boosted(table[:LEARNED], labels[:LEARNED], given.trees[0]) if "trees" in given.sides else {}
     for some in (table, table[:1]):
-        others = peers | (in_c(made.program) if "c" in given.sides and len(some) > 1 else {})
+        others: dict[str, Any] = peers | (in_c(made.program) if "c" in given.sides and len(some) > 1 else {})
         if "relu" in given.sides and (run := relu(HIDDEN, some)):
             others[f"ReLU {columns}-{HIDDEN}-10, OpenVINO int8"] = run
         found += timed(f"{columns} columns, {TABLES} LUTs", made.classes, others, some, given.rounds)
