@@ -24,8 +24,11 @@ HTAF_INLINE std::uint64_t reached(const T* x, const T* thresholds) {
     std::uint64_t found = 0;
 #if defined(__AVX512F__)
     if constexpr (sizeof(T) == 1) return _mm512_cmpge_epu8_mask(_mm512_loadu_si512(x), _mm512_loadu_si512(thresholds));
-    for (int i = 0; i < 64; i += 16) {
-        std::uint64_t some = _mm512_cmpge_epi32_mask(_mm512_loadu_si512(x + i), _mm512_loadu_si512(thresholds + i));
+    for (int i = 0; i < 64; i += 64 / sizeof(T)) {
+        __m512i v = _mm512_loadu_si512(x + i), t = _mm512_loadu_si512(thresholds + i);
+        std::uint64_t some = 0;
+        if constexpr (sizeof(T) == 2) some = _mm512_cmpge_epi16_mask(v, t);
+        else some = _mm512_cmpge_epi32_mask(v, t);
         found |= some << i;
     }
 #elif defined(__AVX2__)
@@ -34,6 +37,9 @@ HTAF_INLINE std::uint64_t reached(const T* x, const T* thresholds) {
         __m256i t = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(thresholds + i));
         std::uint32_t some;
         if constexpr (sizeof(T) == 1) some = _mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_max_epu8(v, t), v));
+        else if constexpr (sizeof(T) == 2)
+            some = _mm_movemask_epi8(_mm_packs_epi16(_mm256_castsi256_si128(_mm256_cmpgt_epi16(t, v)),
+                                                     _mm256_extracti128_si256(_mm256_cmpgt_epi16(t, v), 1))) ^ 0xffff;
         else some = ~_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(t, v))) & 255;
         found |= static_cast<std::uint64_t>(some) << i;
     }
@@ -186,13 +192,14 @@ void compare(const Circuit& c, const std::uint8_t* x, size_t rows, size_t left, 
     const auto* thresholds = static_cast<const std::uint8_t*>(c.thresholds);
     size_t whole = left < 64 ? 0 : std::min((left - 63) / c.columns, rows);  // rows with 63 values behind each
     auto* to = reinterpret_cast<std::uint64_t*>(planes);
-    for (size_t first = 0; first < whole; first += slices)  // a line of the cache of each chunk
+    for (size_t first = 0, columns = c.columns; first < whole; first += slices)  // a line of the cache of each chunk
         for (size_t chunk = 0; chunk < c.chunks; ++chunk) {
-            const std::uint8_t* at = x + first * c.columns + c.first[chunk];
-            size_t some = std::min(slices, whole - first);
-            for (size_t i = 0; i < some; ++i) {
-                __builtin_prefetch(at + (i + slices) * c.columns);
-                to[chunk * block_rows + first + i] = reached(at + i * c.columns, thresholds + 64 * chunk);
+            const std::uint8_t* at = x + first * columns + c.first[chunk];
+            std::uint8_t same[64];  // a copy, which no store can change: it stays in a register
+            std::copy_n(thresholds + 64 * chunk, 64, same);
+            for (size_t i = 0, n = std::min(slices, whole - first); i < n; ++i, at += columns) {
+                __builtin_prefetch(at + slices * columns);
+                to[chunk * block_rows + first + i] = reached(at, same);
             }
         }
     for (size_t chunk = 0; chunk < c.chunks; ++chunk) {
@@ -202,24 +209,30 @@ void compare(const Circuit& c, const std::uint8_t* x, size_t rows, size_t left, 
     }
 }
 
-// Of columns, which have several thresholds each, 64 rows at once.
-void compare(const Circuit& c, const std::int32_t* x, size_t rows, size_t, words* planes) {
+// Of columns, which have several thresholds each, 64 rows at once, as numbers of type V.
+template <class V>
+void compare_columns(const Circuit& c, const std::int32_t* x, size_t rows, words* planes) {
     constexpr size_t some = 8;  // columns, so that their values stay in the first cache
-    std::int32_t values[some][block_rows] = {}, same[64];
+    V values[some][block_rows] = {}, same[64];
     for (size_t column = 0; column < c.columns; ++column) {
         if (column % some == 0)
             for (size_t r = 0; r < rows; ++r)
                 for (size_t i = 0; i < std::min(some, c.columns - column); ++i)
-                    values[i][r % slices * 64 + r / slices] = x[r * c.columns + column + i];
+                    values[i][r % slices * 64 + r / slices] = static_cast<V>(x[r * c.columns + column + i]);
         for (size_t chunk = 0; chunk < c.chunks; ++chunk) {
             size_t place = column - static_cast<size_t>(c.first[chunk]);  // none if it is beyond
             const auto* thresholds = static_cast<const std::int32_t*>(c.thresholds) + 64 * chunk;
             if (place >= 64 || thresholds[place] == unread) continue;
-            std::fill_n(same, 64, thresholds[place]);
+            std::fill_n(same, 64, static_cast<V>(thresholds[place]));
             words& plane = planes[64 * chunk + place];
             for (size_t slice = 0; slice < slices; ++slice) plane[slice] = reached(values[column % some] + 64 * slice, same);
         }
     }
+}
+
+void compare(const Circuit& c, const std::int32_t* x, size_t rows, size_t, words* planes) {
+    if (c.type == Column::int16) return compare_columns<std::int16_t>(c, x, rows, planes);
+    compare_columns<std::int32_t>(c, x, rows, planes);
 }
 
 // The counts of rows, of some groups at once: a row's counters side by side in a word.
@@ -321,6 +334,7 @@ void run_all(const Circuit& c, const T* x, std::int64_t* counts, std::int64_t* b
 void run(const Circuit& c, const void* x, std::int64_t* counts, std::int64_t* best, size_t rows, int threads) {
     switch (c.type) {
         case Column::uint8: return run_all(c, static_cast<const std::uint8_t*>(x), counts, best, rows, threads);
+        case Column::int16:
         case Column::int32: return run_all(c, static_cast<const std::int32_t*>(x), counts, best, rows, threads);
     }
 }

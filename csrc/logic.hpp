@@ -16,12 +16,12 @@ void lookup_backward(const float* g, const float* x, const float* entries, float
 // A circuit: thresholds of columns, tables of six inputs, and how many tables of each group give 1.
 // The planes that tables read: 64 a chunk of columns, in the order of the chunks, then one a table. A chunk is 64 columns from
 // `first`, and what they are compared with; of the last columns fewer than 64, and the thresholds are there all the same.
-enum class Column : int { uint8 = 0, int32 = 1 };
+enum class Column : int { uint8 = 0, int32 = 1, int16 = 2 };  // int16: the same as int32, in the range of an int16
 struct Circuit {
     Column type;
     std::size_t columns, chunks, tables, groups, size;  // of a group; the last groups x size tables are counted
     const std::int32_t* first;                          // [chunks]
-    const void* thresholds;                             // [chunks, 64], of the columns' type; the least one: not read
+    const void* thresholds;                             // [chunks, 64], uint8 or int32; the least one: not read
     const std::int32_t* inputs;                         // [tables, 6]: planes that are there; quick where neighbours share two
     const std::uint64_t* entries;                       // [tables]: bit a is the entry at address a
     const std::int32_t* places;                         // [tables]: of the plane that it makes, behind the thresholds

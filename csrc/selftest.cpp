@@ -1048,6 +1048,7 @@ void Checks::everything() {
         for (std::size_t columns : {3, 64, 70}) {
             circuit<std::uint8_t>(Column::uint8, rows, columns);
             circuit<std::int32_t>(Column::int32, rows, columns);
+            circuit<std::int32_t>(Column::int16, rows, columns);
         }
     for (std::size_t channels : {1, 7, 63, 64, 70, 200}) {
         for (std::size_t pixels : {1, 5, 90}) maps(pixels, channels);

@@ -164,7 +164,7 @@ def random_program(seed: int, kind: str) -> tuple[IntegerProgram, np.ndarray]:
     """
     rng = np.random.default_rng([seed, 1])
     if kind in ("mlp", "table", "logic", "logic of patches", "rows in time"):
-        given = Input("columns", (int(rng.integers(3, 9)),), -(2**15), 2**15, 12)
+        given = Input("columns", (int(rng.integers(3, 9)),), -(2**15), 2**15 - int(rng.integers(2)), 12)
     else:
         given = Input("pixels", (int(rng.integers(1, 4)), int(rng.integers(5, 9)), int(rng.integers(5, 9))))
     made = Made(seed, given)

@@ -117,7 +117,6 @@ def test_luts_of_counts_and_labels_are_estimated_near_those_of_yosys() -> None:
     ],
 )
 def test_each_threshold_of_a_column(low: int, high: int, some: tuple[int, int], tmp_path: Path) -> None:
-    """Some are next to each other, so that the bits above are compared once."""
     needs("iverilog")
     thresholds = np.array([t for t in range(*some) for t in (t, t if low == 0 or high < 9 else 1 - t)])
     bits = Steps("t", 1, thresholds[:, None], np.resize([-1, 1], len(thresholds)), 0, 1)

@@ -13,17 +13,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from htaf.cli.evaluating import report_once
 from htaf.data.columns import Column
 from htaf.data.tabular import Table, load, split
+from htaf.models.logic import LogicNet
+from htaf.program.integer.logic_c import compared_of
 from htaf.tables.inspection import importance
-from htaf.tables.report import contents, page, writing
+from htaf.tables.report import circuit, contents, page, writing
 from htaf.tables.report.writing import PAGE, VALUES, kept_baselines, write_report
-from htaf.training.families import make_recipe
+from htaf.training.families import make_recipe, ready_recipe
 from htaf.training.families.mlp import tabular_residual
 from htaf.training.recipe import Running
 from htaf.training.runs import Run, open_run
+from htaf.training.runs.integer import build_run
 from made_report import CLASSES, HOSTILE, hostile, reported, trained
 from made_runs import digits, made_run
 
@@ -266,6 +270,35 @@ def test_many_classes_and_columns_are_folded(run: Run) -> None:
     assert 'class="matrix"' not in text
     assert 'class="matrix"' in (run.path / PAGE).read_text("utf-8")
     assert "15 more columns" in text
+
+
+@pytest.mark.parametrize("task", ["table", "amounts"])
+def test_a_logic_network_is_shown_as_a_circuit(task: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    of = request.getfixturevalue(task)
+    run = reported(tmp_path, of, ready_recipe("logic", "logic").replace(epochs=1, least_steps=0, luts=(16,)))
+    measured, net, program = contents.Measured.of(run, of), run.model(exact=True), build_run(run)
+    assert isinstance(net, LogicNet)
+    features, truth = of.features.iloc[measured.rows], measured.truth()
+    x = measured.preprocessor.transform(features)
+    bits = net.layers(net.thermometer(net.rounded(torch.from_numpy(x))))
+    groups = bits.unflatten(1, (net.sums.groups, -1)).detach().numpy()
+    apart = list[float]()
+    for k in range(net.sums.groups):
+        own = truth == k if of.classes else truth > np.median(truth)
+        apart += [*np.abs(groups[own, k].mean(0) - groups[~own, k].mean(0))]
+    found = values_of(run)["circuit"]
+    assert [abs(one["own"] - one["others"]) for one in found["telling"]] == pytest.approx(sorted(apart)[:-11:-1])
+    assert {one["column"] for one in found["asked"]} <= {*of.features}
+    text = (run.path / PAGE).read_text()
+    assert [text.count(f">{title}</h") for title in ("The circuit", "Tables that say most")] == [1, 1]
+    ((number, compared),) = compared_of(program)[1].items()
+    for one, bit in zip(compared, program.every_value(program.input.quantised(x))[number].T, strict=True):
+        line = program.about["columns"][one.place]
+        if line["kind"] == "number":
+            sign, end = circuit.condition(program, one).removeprefix(line["column"]).split()
+            raw = features[line["column"]].to_numpy(float)
+            far = np.abs(raw - float(end)) > 0.002  # it is rounded
+            assert np.array_equal(raw[far] >= float(end), bit[far] == (sign == ">="))
 
 
 # --- the same again, and failures ---

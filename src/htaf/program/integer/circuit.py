@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Int64, Integer
 
 from htaf.core.kernels import native
-from htaf.program.integer.logic_c import compared_of
-from htaf.program.integer.ops import LUT, Array, Count, IntegerError, Lookup, Steps, Take, View, by_channel
+from htaf.program.integer.logic_c import Compared, compared_of
+from htaf.program.integer.ops import LUT, Array, Count, IntegerError, Lookup, Steps, Take, View
 from htaf.program.integer.program import IntegerProgram
 
 CHUNK = 64  # columns that are compared together
@@ -53,12 +53,13 @@ class Circuit:
         self._chunks, self._levels = dict[int, list[int]](), Counter[int]()  # of 64 columns, and how many of a column
         self._first, self._thresholds = list[int](), list[Array]()
         self._inputs, self._entries, self._order, self.counted = list[Array](), list[Array](), list[int](), 0
-        self._columns, bits = compared_of(program)[0], dict[int, _Bits]()
+        compared, bits = compared_of(program)[1], dict[int, _Bits]()
         for number, op, _ in program:
             if self.counted:
                 op.expect(all(read >= self.counted for read in op.reads), "what follows the counts", type(op).__name__)
             elif isinstance(op, Steps):
-                bits[number] = self._steps(op)
+                op.expect(number in compared, "steps of columns to 0 and 1", f"{(op.least, op.unit)} of {op.x}")
+                bits[number] = self._steps(number, op, compared[number])
             elif isinstance(op, LUT):
                 op.expect(op.x in bits, "tables of steps and of tables", "others")
                 bits[number] = self._lut(op, bits[op.x])
@@ -126,42 +127,23 @@ class Circuit:
         inputs = np.where(inputs >= TABLES, inputs - TABLES + planes, inputs).astype(np.int32)
         first, places = (np.array(of, np.int32) for of in (self._first, self._order))
         arrays = (first, thresholds, inputs, np.array(self._entries, np.uint64), places)
-        columns, kind = self.program.values[0].size, 0 if self.pixels else 1
+        given, columns = self.program.input, self.program.values[0].size
+        kind = 0 if self.pixels else 2 if given.low >= -(2**15) and given.high < 2**15 else 1
         return (kind, columns, len(thresholds), len(inputs), self._groups, self._size), arrays
 
-    def _steps(self, op: Steps) -> _Bits:
-        op.expect((op.least, op.unit, op.thresholds.shape[1]) == (0, 1, 1), "steps to 0 and 1", (op.least, op.unit))
-        value = self.program.values[op.x]
-        op.expect(op.x in self._columns, "steps of columns", f"of {op.x}")
-        columns, table = self._columns[op.x]
-        channel = np.broadcast_to(by_channel(np.arange(len(op.sign)), value.shape), value.shape).reshape(-1)
-        most = max(-value.low, value.high) + 1
-        threshold, sign = op.thresholds.clip(-most, most)[channel, 0], op.sign[channel]
-        given = self.program.input
-        if table is None:
-            least, falls = np.where(sign > 0, threshold, 1 - threshold), sign < 0
-        else:
-            fires = table * sign[:, None] >= threshold[:, None]
-            falls = fires[:, 0] & ~fires[:, -1]
-            rises = fires ^ falls[:, None]
-            op.expect(bool((np.diff(rises.astype(int), axis=1) >= 0).all()), "steps that rise or fall", "others")
-            least = 256 - rises.sum(1)
-        always, never = least <= given.low, least > given.high
-        fixed = always | never | ~self._read(op)
-        plane = [
-            ALWAYS if is_fixed else self._plane(column, at)
-            for column, at, is_fixed in zip(columns.tolist(), least.tolist(), fixed.tolist(), strict=True)
-        ]
-        return _Bits(np.array(plane), falls ^ always)
+    def _steps(self, number: int, op: Steps, compared: list[Compared]) -> _Bits:
+        op.expect(all(len(one.toggles) < 2 for one in compared), "steps that rise or fall", "others")
+        read = zip(compared, self._read(number).tolist(), strict=True)
+        plane = [self._plane(one.place, *one.toggles) if one.toggles and is_read else ALWAYS for one, is_read in read]
+        return _Bits(np.array(plane), np.array([one.first for one in compared], bool))
 
-    def _read(self, op: Steps) -> Array:
+    def _read(self, number: int) -> Array:
         """Which bits of a step anything reads: tables read some, all else all."""
-        number, ops = next(n for n, other, _ in self.program if other is op), self.program.ops
-        readers = [other for other in ops if number in other.reads]
-        found = np.full(self.program.values[number].shape, not all(isinstance(other, LUT) for other in readers))
-        for other in readers:
-            if isinstance(other, LUT):
-                found[..., other.index] = True
+        readers = [op for op in self.program.ops if number in op.reads]
+        found = np.full(self.program.values[number].shape, not all(isinstance(op, LUT) for op in readers))
+        for op in readers:
+            if isinstance(op, LUT):
+                found[..., op.index] = True
         return found.reshape(-1)
 
     def _plane(self, column: int, least: int) -> int:

@@ -248,24 +248,44 @@ def _compared(program: IntegerProgram, op: Steps, places: Array, table: Array | 
     return found
 
 
-def told(program: IntegerProgram) -> tuple[str, ...]:
-    """What a logic network asks, and what its C takes on a Cortex-M0, in words; none of other programs.
+@dataclass(frozen=True)
+class Asked:
+    """What a logic network asks, and what its C takes on a Cortex-M0.
 
-    The sizes are estimates: means of benchmarks/integer_peers.py by the inputs of a table and the width of a column.
+    Attributes:
+        logic: its tables. times: how many of them read an input, by its place.
+        flash, instructions: bytes, and instructions a row: estimates by the inputs of a table and the width of a
+            column, means of benchmarks/integer_peers.py.
     """
+
+    logic: Logic
+    times: Counter[int]
+    flash: int
+    instructions: int
+
+
+def asked(program: IntegerProgram) -> Asked | None:
+    """Count what a logic network asks; None of other programs."""
     if (logic := logic_of(program)) is None:
-        return ()
-    tables, columns = logic.tables(), program.about.get("columns") or []
-    asked = Counter(one.place for table in tables for one in table.inputs if isinstance(one, Compared))
-    names = [one.get("name", one["column"]) for one in columns] or [f"x[{i}]" for i in range(program.values[0].size)]
-    often = ", ".join(f"{names[place]} {times}" for place, times in asked.most_common(OFTEN))
+        return None
+    tables = logic.tables()
+    times = Counter(one.place for table in tables for one in table.inputs if isinstance(one, Compared))
     inputs, narrow = sum(len(table.inputs) for table in tables), program.input.high - program.input.low < 256
     taken = ((3, 11), (5, 3.4)) if narrow else ((18, 15), (7, 4.5))
     flash, instructions = (round(each * len(tables) + more * inputs, -2) for each, more in taken)
-    return (
-        f"{len(tables):,} tables ask {len(asked):,} of {len(names):,} inputs, most often {often}",
-        f"about {flash:,.0f} bytes of flash and {instructions:,.0f} instructions a row on a Cortex-M0, an estimate",
-    )
+    return Asked(logic, times, int(flash), int(instructions))
+
+
+def told(program: IntegerProgram) -> tuple[str, ...]:
+    """Say what a logic network asks and takes, in words; none of other programs."""
+    if (found := asked(program)) is None:
+        return ()
+    columns = program.about.get("columns") or []
+    names = [one.get("name", one["column"]) for one in columns] or [f"x[{i}]" for i in range(program.values[0].size)]
+    often = ", ".join(f"{names[place]} {times}" for place, times in found.times.most_common(OFTEN))
+    asks = f"{len(found.logic.tables()):,} tables ask {len(found.times):,} of {len(names):,} inputs, most often {often}"
+    takes = f"{found.flash:,} bytes of flash and {found.instructions:,} instructions a row on a Cortex-M0"
+    return asks, f"about {takes}, an estimate"
 
 
 # ---- names of raw columns, and classes ----

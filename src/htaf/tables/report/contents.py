@@ -39,7 +39,7 @@ from htaf.training.runs.metrics import (
 )
 from htaf.training.runs.predictions import Joined, forward
 
-FORMAT = 7
+FORMAT = 8
 BINS = 10
 MOST_CLASSES = 100  # whose whole confusion matrix is kept
 MOST_PAIRS = 20  # of classes that are taken for each other
@@ -246,6 +246,8 @@ def contents(
     Raises:
         RunError: other data, or a damaged run.
     """
+    from htaf.tables.report.circuit import circuit
+
     record, preprocessor = run.record, measured.preprocessor
     metrics, headline, part, target = record["metrics"], record["headline"], measured.part, preprocessor.target
     found = results(metrics, headline)
@@ -275,6 +277,7 @@ def contents(
         "training": training(run),
         "importance": shuffled.to_json(),
         "effects": of_columns(run, table, shuffled.columns),
+        "circuit": circuit(run, table, measured) if record["model"]["kind"] == "logic" else None,
         "columns": columns(preprocessor.columns),
         "left_out": left_out(record),
         "notes": told(from_record(record["notes"])),

@@ -71,6 +71,7 @@ def page(values: dict[str, Any]) -> str:
             residuals=_residuals(values),
             confusion=_confusion(values),
             importance=_importance(values),
+            circuit=_circuit(values),
             columns=_columns(values),
             noted=values["notes"],
             warned=[note for note in values["notes"] if note.startswith("WARNING: ")],
@@ -305,6 +306,19 @@ def _importance(values: dict[str, Any]) -> Section:
         "measured": found["rows"],
         "times": "once" if found["repeats"] == 1 else f"{found['repeats']} times",
         "rows": rows,
+    }
+
+
+def _circuit(values: dict[str, Any]) -> Section:
+    found, classes = values["circuit"], values["classes"]
+    if not found:
+        return {}
+    most = max((one["tables"] for one in found["asked"]), default=1)
+    told = [[f"{one['own']:.0%}", f"{one['others']:.0%}", "; ".join(one["reads"])] for one in found["telling"]]
+    names = [classes[one["class"]] if classes else "above the median" for one in found["telling"]]
+    return found | {
+        "asked": [[one["column"], f"{one['tables'] / most:.3f}", f"{one['tables']:,}"] for one in found["asked"]],
+        "telling": [[name, *cells] for name, cells in zip(names, told, strict=True)],
     }
 
 
