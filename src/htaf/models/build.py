@@ -244,9 +244,9 @@ def build(description: dict[str, Any], step: StepFactory | None = None) -> nn.Mo
                 of some "exponent", "divisor" and "learn_divisor";
             wide_resnet: "in_channels", "depth", "width", "dropout";
             bireal: "in_channels", "depth", "width", "stem"; sew_resnet: these, "steps", "connect", "neuron": {...};
-            resnet: as bireal; whitened: "in_channels", "widths", "binary_weights", and of a spiking one "steps" and
-            "neuron"; icbm: "in_channels", "image_size", "backbone": {...}, "concepts", "norm", "bottleneck",
-            "freeze", and of some "keep_norms", "enlarge" and "feature_dropout". Of mlp, wide_resnet, sew_resnet and
+            resnet: as bireal; whitened: "in_channels", "widths", "binary_weights", of some
+            "keep_first", and of a spiking one "steps" and "neuron"; icbm: "in_channels", "image_size", "backbone":
+            {...}, "concepts", "norm", "bottleneck", "freeze", and of some "keep_norms", "enlarge" and "feature_dropout". Of mlp, wide_resnet, sew_resnet and
             whitened with weights on a grid: "weights", int8 or int4.
         step: the class of its activation where that is a step from outside htaf, see `activation`.
 
@@ -328,6 +328,7 @@ def _built(d: dict[str, Any], step: StepFactory | None) -> nn.Module:
                 return WhitenedConvNet(
                     outputs,
                     neuron(d["neuron"], act) if spiking else act,
+                    keep_first=d.get("keep_first", 0),
                     widths=tuple(d["widths"]),
                     conv=BinaryConv2d if d["binary_weights"] else nn.Conv2d,
                     steps=d["steps"] if spiking else None,
