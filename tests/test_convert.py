@@ -109,8 +109,7 @@ class ByArguments(Owner):
 
     def forward(self, x):
         x = torch.maximum(torch.maximum(x, x - 1), torch.zeros_like(x)) - 0.3
-        x = torch.where(x > 0, x, 0.0) * 0.5 - 0.2
-        x = x * (x > 0) - 0.1
+        x = x.clamp(min=0) * 0.5 - 0.2
         x.clamp_(min=0)
         return x - 0.1
 

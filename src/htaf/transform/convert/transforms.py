@@ -98,11 +98,10 @@ def sites(model: nn.Module, example: Any) -> list[Site]:
 
     A site is a module (all elementwise activations of torch.nn, those of htaf, and any childless module without
     parameters that calls an activation function, or compares, and maps every element by itself), an activation function
-    kept in an attribute (`TransformerEncoderLayer.activation`), or one called inside a forward. There `x.clamp(min=0)`,
-    `torch.maximum(x, zeros)`, `torch.where(x > 0, x, 0)`, `x * (x > 0)`, `x.masked_fill(x < 0, 0)`, `x[x < 0] = 0` and
-    their like count as relu, `x.clamp(0, 6)` as relu6; the values of the example decide. Of a formula that is written
-    out, `x * x.sigmoid()`, each activation in it is a site, and they stay: `F.silu(x)` or a module is one call, and a
-    site as a whole.
+    kept in an attribute (`TransformerEncoderLayer.activation`), or one called inside a forward. There `x.clamp(min=0)`
+    and `torch.maximum(x, zeros)` count as relu, `x.clamp(0, 6)` as relu6; the values of the example decide. Of a
+    formula that is written out, `x * x.sigmoid()`, each activation in it is a site, and they stay: `F.silu(x)` or a
+    module is one call, and a site as a whole.
 
     `Site.stays` says why `replace` leaves a site that is no activation between layers, from what becomes of its values
     in the run::
@@ -118,7 +117,8 @@ def sites(model: nn.Module, example: Any) -> list[Site]:
 
     Softmax and functions applied to a parameter are no sites. What acts like an activation and cannot be replaced is
     none either, but `conversion` names it after `replace`: the activations inside torch's recurrent layers and GLU,
-    those in an autograd Function, in scripted or compiled code, and in a hook. In its notes it names other elementwise
+    those in an autograd Function, in scripted or compiled code, in a hook, and what a mask writes out, such as
+    `torch.where(x > 0, x, 0)` or `x * (x > 0)`. In its notes it names other elementwise
     functions (`x.clamp(0, 1)`, `x.sin()`, `x.exp()`), which mostly are none.
 
     The example runs once, in eval mode without gradients, on a copy that shares the parameters: the model is not
