@@ -49,14 +49,7 @@ _NETWORKS: dict[str, tuple[Callable[..., nn.Module], tuple[str, ...], tuple[str,
 }
 KINDS = (*_NETWORKS, "icbm", "logic")
 
-SLOPES: dict[SlopeName, surrogates.Slope] = {
-    "sigmoid": surrogates.sigmoid,
-    "tanh": surrogates.tanh,
-    "rectangular": surrogates.rectangular,
-    "atan": surrogates.atan,
-    "approx_sign": surrogates.approx_sign,
-    "htaf": surrogates.htaf,
-}
+SLOPES: dict[SlopeName, surrogates.Slope] = {name: getattr(surrogates, name) for name in get_args(SlopeName)}
 
 
 def activation(description: dict[str, Any], step: StepFactory | None = None) -> Callable[[], nn.Module]:

@@ -26,35 +26,14 @@ from torch.utils._pytree import tree_leaves
 from htaf.transform.convert.flow import Flow, Made, holds, tensors_of
 from htaf.transform.convert.places import Order, Place, name_of, order_of, place_of
 
+_PLAIN = (
+    "relu", "relu6", "gelu", "silu", "mish", "elu", "selu", "celu", "leaky_relu", "prelu", "rrelu", "hardswish",
+    "hardsigmoid", "hardtanh", "sigmoid", "tanh", "softplus", "softsign", "logsigmoid", "threshold", "hardshrink",
+    "softshrink", "tanhshrink",
+)  # fmt: skip
+_OTHERWISE = {"special_expit": "sigmoid", "log_sigmoid": "logsigmoid", "_threshold": "threshold"}
 # name of a torch function or method, without the in-place underscore -> kind
-FUNCTIONS = {
-    "relu": "relu",
-    "relu6": "relu6",
-    "gelu": "gelu",
-    "silu": "silu",
-    "mish": "mish",
-    "elu": "elu",
-    "selu": "selu",
-    "celu": "celu",
-    "leaky_relu": "leaky_relu",
-    "prelu": "prelu",
-    "rrelu": "rrelu",
-    "hardswish": "hardswish",
-    "hardsigmoid": "hardsigmoid",
-    "hardtanh": "hardtanh",
-    "sigmoid": "sigmoid",
-    "special_expit": "sigmoid",
-    "tanh": "tanh",
-    "softplus": "softplus",
-    "softsign": "softsign",
-    "logsigmoid": "logsigmoid",
-    "log_sigmoid": "logsigmoid",
-    "threshold": "threshold",
-    "_threshold": "threshold",
-    "hardshrink": "hardshrink",
-    "softshrink": "softshrink",
-    "tanhshrink": "tanhshrink",
-}
+FUNCTIONS = {name: name for name in _PLAIN} | _OTHERWISE
 # torch.compile reads a name as a constant but cannot take it apart, so the in-place names have entries
 IN_PLACE = {f"{name}_": kind for name, kind in FUNCTIONS.items()}
 _CALLS = FUNCTIONS | IN_PLACE | {f"{name}.default": kind for name, kind in FUNCTIONS.items()}
