@@ -433,7 +433,7 @@ def test_learnable_and_changed_parameters() -> None:
     assert all(p.grad is not None and p.grad != 0 for p in learnable.parameters())
     assert set(learnable.state_dict()) == {"spike.log_alpha0", "spike.log_alpha1"}
     torch.testing.assert_close(learnable(x), IF()(x))
-    channels = IF(HTAF(torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]), dim=-1))
+    channels = IF(HTAF(torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])))
     torch.testing.assert_close(channels(x)[:, 1], IF()(x)[:, 1])
     moving = IF()
     moving.spike.alpha0 = 0.5
