@@ -10,6 +10,7 @@ import torch.fx
 from torch import Tensor, nn
 
 from htaf.transform import convert
+from htaf.transform.convert.modes import evaluating, hooked
 
 # Gradient nodes of operations that move, pool or average values without changing their nature.
 _MOVING = (
@@ -54,16 +55,8 @@ def origin(model: nn.Module, example: Tensor) -> Origin:
         return hook
 
     handles = [module.register_forward_hook(remember(path)) for path, module in model.named_modules() if path]
-    modes = {module: module.training for module in model.modules()}
-    try:
-        model.eval()
-        with torch.enable_grad():
-            output = model(example.detach().clone().requires_grad_())
-    finally:
-        for handle in handles:
-            handle.remove()
-        for module, mode in modes.items():
-            module.training = mode
+    with evaluating(model), hooked(handles), torch.enable_grad():
+        output = model(example.detach().clone().requires_grad_())
     if not isinstance(output, Tensor) or output.ndim != 2:
         shown = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise ValueError(
