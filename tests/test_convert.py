@@ -841,26 +841,17 @@ def test_nothing_is_left_without_a_word(form):
 
 
 @pytest.mark.parametrize(
-    ("layer", "line"),
-    [
-        (nn.RNN(4, 4, nonlinearity="relu"), "0 (RNN): relu"),
-        (nn.RNN(4, 4), "0 (RNN): tanh"),
-        (nn.LSTM(4, 4), "0 (LSTM): sigmoid and tanh"),
-        (nn.GRU(4, 4), "0 (GRU): sigmoid and tanh"),
-        (nn.GRUCell(4, 4), "0 (GRUCell): sigmoid and tanh"),
-        (nn.RNNCell(4, 4, nonlinearity="relu"), "0 (RNNCell): relu"),
-        (nn.GLU(), "0 (GLU): sigmoid"),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+    "layer", [nn.RNN(4, 4), nn.LSTM(4, 4), nn.GRU(4, 4), nn.GRUCell(4, 4), nn.RNNCell(4, 4), nn.GLU()], ids=repr
 )
-def test_fused_layers_are_named_with_and_without_an_example(layer, line):
+def test_fused_layers_are_named_with_and_without_an_example(layer):
     class First(nn.Module):
         def forward(self, x):
             return x[0] if isinstance(x, tuple) else x
 
     model = nn.Sequential(layer, First(), nn.ReLU())
     seen = replace(model, HTAF, example=X)
-    expected = (f"{line} inside a fused layer; write its formula with modules",)
+    name = type(layer).__name__
+    expected = (f"0 ({name}): activations inside a fused layer; write its formula with modules",)
     for new in (seen, replace(model, HTAF), harden(seen)):
         assert conversion(new).beyond == expected
         assert str(conversion(new)).startswith("replaced 1 of 2 activation sites\n")

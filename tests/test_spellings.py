@@ -301,8 +301,8 @@ PARTS: dict[str, tuple[Callable[[], nn.Module], Callable[[Tensor], Tensor]]] = {
 }
 # left as it is, and named in these words
 NAMED: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "nn.GLU": (nn.GLU, "sigmoid inside a fused layer"),
-    "F.glu": (lambda: Calls(F.glu), "sigmoid inside glu"),
+    "nn.GLU": (nn.GLU, "activations inside a fused layer"),
+    "F.glu": (lambda: Calls(F.glu), "activations inside glu"),
     "autograd Function": (lambda: Calls(SwishFunction.apply), "autograd Function SwishFunction, which calls sigmoid"),
     "1 / (1 + exp(-x))": (lambda: Calls(lambda x: 1 / (1 + torch.exp(-x))), "also computes exp"),
     "log(1 + exp(x))": (lambda: Calls(lambda x: torch.log(1 + torch.exp(x))), "also computes exp"),

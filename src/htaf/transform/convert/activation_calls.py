@@ -54,38 +54,13 @@ _WITH_A_MASK = {"where", "mul", "mul_", "multiply", "masked_fill", "masked_fill_
 # names in code, without the in-place underscore, that are worth a look
 NAMING = FUNCTIONS.keys() | {"clamp", "clip", "clamp_min", "maximum"}
 # inside a module of its own these make an activation too; elsewhere they are mostly something else
-ALSO_IN_A_MODULE = {
-    "erf",
-    "special_erf",
-    "sign",
-    "heaviside",
-    "gt",
-    "ge",
-    "lt",
-    "le",
-    "where",
-    "masked_fill",
-    *BY_ARGUMENTS,
-}
-# layers of torch.nn that hold activations which no module can stand in for; "": the layer says which
-FUSED_MODULES: dict[type[nn.Module], str] = {
-    nn.RNNBase: "",
-    nn.RNNCell: "",
-    nn.LSTMCell: "sigmoid and tanh",
-    nn.GRUCell: "sigmoid and tanh",
-    nn.GLU: "sigmoid",
-}
+_COMPARING = {"erf", "special_erf", "sign", "heaviside", "gt", "ge", "lt", "le", "where", "masked_fill"}
+ALSO_IN_A_MODULE = _COMPARING | BY_ARGUMENTS.keys()
+# layers of torch.nn that hold activations which no module can stand in for, and functions that do
+FUSED_MODULES = (nn.RNNBase, nn.RNNCellBase, nn.GLU)
 _FUSED_CALLS = {
-    "rnn_relu": "relu",
-    "rnn_tanh": "tanh",
-    "rnn_relu_cell": "relu",
-    "rnn_tanh_cell": "tanh",
-    "lstm": "sigmoid and tanh",
-    "gru": "sigmoid and tanh",
-    "lstm_cell": "sigmoid and tanh",
-    "gru_cell": "sigmoid and tanh",
-    "glu": "sigmoid",
-}
+    "rnn_relu", "rnn_tanh", "rnn_relu_cell", "rnn_tanh_cell", "lstm", "gru", "lstm_cell", "gru_cell", "glu",
+}  # fmt: skip
 # operators as they arrive below Python -> the activation; whoever reaches them unseen is named
 _OPERATOR_KINDS = (
     FUNCTIONS
@@ -504,8 +479,8 @@ class CallRecorder(TorchFunctionMode):
         if function is not None:
             self.functions.setdefault(path, {})[function] = None
         if name in _FUSED_CALLS:
-            if fused_kind(frame.module) is None:
-                self.beyond[path, f"{_FUSED_CALLS[name]} inside {name}", "write its formula with modules"] = None
+            if not isinstance(frame.module, FUSED_MODULES):
+                self.beyond[path, f"activations inside {name}", "write its formula with modules"] = None
             return True
         kind = call_kind(func, args, kwargs)
         if kind is not None:
@@ -630,15 +605,6 @@ class Operators(TorchDispatchMode):
             result = func(*args, **(kwargs or {}))
             self.recorder.flow.operator(func, args, kwargs or {}, result)
         return result
-
-
-def fused_kind(module: nn.Module) -> str | None:
-    """The activations inside a layer of torch.nn that computes them itself, None for any other module."""
-    base = next((base for base in type(module).__mro__ if base in FUSED_MODULES), None)
-    if base is None:
-        return None
-    gated = getattr(module, "mode", "") in ("LSTM", "GRU")  # kinds of RNNBase
-    return FUSED_MODULES[base] or ("sigmoid and tanh" if gated else getattr(module, "nonlinearity", "tanh"))
 
 
 def _autograd_functions(base: type) -> Iterator[tuple[types.CodeType, str]]:

@@ -346,9 +346,8 @@ def _values() -> Tensor:
 def _beyond(trial: nn.Module, record: calls.CallRecorder) -> Iterator[str]:
     """Activations that no module can stand in for: inside torch's fused layers, and what the run brought to light."""
     for path, module in trial.named_modules():
-        kind = calls.fused_kind(module)
-        if kind is not None:
-            yield f"{_label(trial, path)}: {kind} inside a fused layer; write its formula with modules"
+        if isinstance(module, calls.FUSED_MODULES):
+            yield f"{_label(trial, path)}: activations inside a fused layer; write its formula with modules"
     for path, what, advice in record.beyond:
         yield f"{_label(trial, path)}: {what}; {advice}"
 
