@@ -276,12 +276,17 @@ class _Trials:
         return best
 
     def within(self, finer: list[Change], budget: float, noise: float) -> dict[str, int]:
-        """The levels of the steps of the largest gains, as many as a budget of products has room for."""
-        taken: list[Change] = []
-        for one in sorted(finer, key=_gain):
-            if one.gain > noise and 1 + sum(other.work for other in (*taken, one)) <= budget + 1e-9:
-                taken.append(one)
-        return {one.paths[0]: self.levels for one in taken}
+        """The levels of the steps that gain most within a budget of products: those of the largest gain, or of the
+        largest gain for their products, whichever gain more."""
+        useful = [one for one in finer if one.gain > noise]
+        best: list[Change] = []
+        for rank in (_gain, lambda one: -one.gain / max(one.work, 1e-9)):
+            taken: list[Change] = []
+            for one in sorted(useful, key=rank):
+                if 1 + sum(other.work for other in (*taken, one)) <= budget + 1e-9:
+                    taken.append(one)
+            best = max(best, taken, key=lambda some: sum(one.gain for one in some))
+        return {one.paths[0]: self.levels for one in best}
 
 
 def _gain(change: Change) -> float:
