@@ -178,6 +178,7 @@ def _figures(run: Run, part: Literal["validation", "test"], data: Data) -> dict[
 PerClass = int | Literal["auto"]
 TRIED = (5, 10)  # most concepts of a class
 NEAR = 0.02  # of accuracy on validation images, that reading a decision may cost; and twice that, with a standard error
+POINTS = 100  # validation images: of fewer, images are told in place of points
 FEWEST = 10  # validation images
 
 
@@ -292,18 +293,24 @@ def _with_head(
 def about_heads(heads: Mapping[str, Any]) -> str:
     """Which head a run kept, and what that costs or would have cost, in a sentence."""
     rows, count = heads["rows"], heads["images"]
+    of = f"of {count:,} validation images"
 
     def cost(row: Mapping[str, Any]) -> str:
-        return f"{100 * max(row['cost'], 0.0):.1f} points (standard error {100 * row['error']:.1f})"
+        less, error = max(row["cost"], 0.0), row["error"]
+        if count < POINTS:
+            return f"{round(less * count)} (standard error {error * count:.1f})"
+        return f"{100 * less:.1f} points (standard error {100 * error:.1f})"
 
     kept = next(row for row in rows if row["kept"])
     if kept["target"] is not None:
-        said = f"each class draws on at most {kept['target']} concepts: {cost(kept)} fewer"
-        return f"{said} of {count:,} validation images right than with all"
-    choice = f"--concepts-per-class {TRIED[0]} takes few all the same"
-    if count < FEWEST:
-        few = f"{count} validation images are too few to choose a sparser head by, it takes {FEWEST}"
-        return f"each class draws on all concepts: {few}; {choice}"
+        less = cost(kept) if kept["cost"] > 0 else "no"
+        return f"each class draws on at most {kept['target']} concepts: {less} fewer {of} right than with all"
+    if heads["images"] < FEWEST:
+        few = f"{heads['images']} validation images are too few to choose a sparser head by, it takes {FEWEST}"
+        return f"each class draws on all concepts: {few}; --concepts-per-class {TRIED[0]} takes one all the same"
     sparse = [row for row in rows if row["target"] is not None]
     would = ", ".join(f"with at most {row['target']}, {cost(row)} fewer" for row in sparse)
-    return f"each class draws on all concepts: of {count:,} validation images {would} would be right; {choice}"
+    near = any(row["cost"] <= NEAR for row in sparse)
+    why = ", which so few images do not tell from more than that" if near else ""
+    choice = "--concepts-per-class takes one all the same"
+    return f"each class draws on all concepts: {of} {would} would be right{why}; {choice}"
