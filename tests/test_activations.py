@@ -22,21 +22,21 @@ from torch import Tensor, nn
 from htaf import HTAF, IF, LIF, Heaviside, ScaledSigmoid, StraightThrough, functional, harden, surrogates
 
 X = torch.linspace(-3, 3, 24).reshape(2, 3, 4)
-CHANNELS = torch.tensor([1.0, 2.0, 3.0])
+CHANNELS = torch.tensor([[1.0], [2.0], [3.0]])
 
 Smooth = HTAF | ScaledSigmoid | StraightThrough
 # every kind of module that hardens: name -> (maker, names in its state dict)
 MODULES: dict[str, tuple[Callable[..., Smooth], set[str]]] = {
     "floats": (HTAF, set()),
-    "tensors": (functools.partial(HTAF, CHANNELS, 4 * CHANNELS + 1, dim=1), {"alpha0", "alpha1"}),
-    "mixed": (functools.partial(HTAF, 2.0, 4 * CHANNELS + 1, dim=1), {"alpha1"}),
+    "tensors": (functools.partial(HTAF, CHANNELS, 4 * CHANNELS + 1), {"alpha0", "alpha1"}),
+    "mixed": (functools.partial(HTAF, 2.0, 4 * CHANNELS + 1), {"alpha1"}),
     "learnable": (functools.partial(HTAF, 2.0, 11.0, learnable=True), {"log_alpha0", "log_alpha1"}),
     "learnable tensors": (
-        functools.partial(HTAF, CHANNELS, 4 * CHANNELS + 1, learnable=True, dim=1),
+        functools.partial(HTAF, CHANNELS, 4 * CHANNELS + 1, learnable=True),
         {"log_alpha0", "log_alpha1"},
     ),
     "scaled": (ScaledSigmoid, set()),
-    "scaled tensor": (functools.partial(ScaledSigmoid, CHANNELS, dim=1), {"beta"}),
+    "scaled tensor": (functools.partial(ScaledSigmoid, CHANNELS), {"beta"}),
     "scaled learnable": (functools.partial(ScaledSigmoid, 22.0, learnable=True), {"log_beta"}),
     "straight-through": (StraightThrough, set()),
 }
@@ -49,12 +49,11 @@ def case(request: pytest.FixtureRequest) -> tuple[Callable[..., Smooth], set[str
 
 @pytest.mark.parametrize("bipolar", [False, True])
 def test_modules_are_the_functions(bipolar: bool) -> None:
-    column = CHANNELS.reshape(1, 3, 1)
     expected = [
         (HTAF(1.0, 22.0, bipolar=bipolar), functional.htaf(X, 1.0, 22.0)),
-        (HTAF(CHANNELS, 4 * CHANNELS + 1, dim=1, bipolar=bipolar), functional.htaf(X, column, 4 * column + 1)),
+        (HTAF(CHANNELS, 4 * CHANNELS + 1, bipolar=bipolar), functional.htaf(X, CHANNELS, 4 * CHANNELS + 1)),
         (ScaledSigmoid(10.0, bipolar=bipolar), functional.scaled_sigmoid(X, 10.0)),
-        (ScaledSigmoid(CHANNELS, dim=1, bipolar=bipolar), functional.scaled_sigmoid(X, column)),
+        (ScaledSigmoid(CHANNELS, bipolar=bipolar), functional.scaled_sigmoid(X, CHANNELS)),
         (StraightThrough(surrogates.atan, bipolar=bipolar), functional.heaviside(X)),
         (Heaviside(bipolar=bipolar), functional.heaviside(X)),
     ]
@@ -63,19 +62,6 @@ def test_modules_are_the_functions(bipolar: bool) -> None:
         assert torch.equal(module.eval()(X), module.train()(X)), "train and eval are the same curve"
     assert torch.equal(HTAF()(X), functional.htaf(X, 2.0, 11.0))
     assert torch.equal(ScaledSigmoid()(X), functional.scaled_sigmoid(X, 22.0))
-
-
-@pytest.mark.parametrize(
-    ("dim", "shape"), [(1, (2, 3, 4, 5)), (-1, (2, 4, 3)), (-1, (2, 3)), (0, (3,)), (-3, (2, 3, 4, 5))]
-)
-def test_dim_lays_the_alphas_along_it(dim: int, shape: tuple[int, ...]) -> None:
-    x = torch.randn(shape)
-    y = HTAF(CHANNELS, 4 * CHANNELS + 1, dim=dim)(x)
-    scaled = ScaledSigmoid(CHANNELS, dim=dim)(x)
-    for i, alpha in enumerate(CHANNELS.tolist()):
-        part = x.select(dim, i)
-        torch.testing.assert_close(y.select(dim, i), functional.htaf(part, alpha, 4 * alpha + 1))
-        torch.testing.assert_close(scaled.select(dim, i), functional.scaled_sigmoid(part, alpha))
 
 
 SHARP = {  # with other numbers than the defaults: the modules, what they hold
@@ -112,7 +98,7 @@ def test_a_state_dict_without_numbers_leaves_them() -> None:
         nn.Sequential(Heaviside(), nn.Tanh()).state_dict(),
     ):
         assert str(module.load_state_dict(state)) == "<All keys matched successfully>"
-    tensors = nn.Sequential(HTAF(CHANNELS, 4 * CHANNELS + 1, dim=1))
+    tensors = nn.Sequential(HTAF(CHANNELS, 4 * CHANNELS + 1))
     with pytest.raises(RuntimeError, match="alpha0"):
         module.load_state_dict(tensors.state_dict())
     with pytest.raises(RuntimeError, match="alpha0"):
@@ -240,9 +226,9 @@ from htaf import HTAF, ScaledSigmoid, StraightThrough, surrogates
 
 narrow = functools.partial(surrogates.sigmoid, beta=4.0)
 slopes = (surrogates.sigmoid, surrogates.htaf, surrogates.approx_sign, narrow, lambda x: torch.exp(-x * x))
-alphas = torch.tensor([1.0, 2.0, 3.0])
-modules = [HTAF(), HTAF(alphas, 11.0, dim=1), HTAF(learnable=True, bipolar=True), ScaledSigmoid(alphas, dim=1),
-           StraightThrough(bipolar=True), HTAF(alphas, 11.0, dim=1).hardened(), *map(StraightThrough, slopes)]
+alphas = torch.tensor([[1.0], [2.0], [3.0]])
+modules = [HTAF(), HTAF(alphas, 11.0), HTAF(learnable=True, bipolar=True), ScaledSigmoid(alphas),
+           StraightThrough(bipolar=True), HTAF(alphas, 11.0).hardened(), *map(StraightThrough, slopes)]
 x = torch.linspace(-3, 3, 24).reshape(2, 3, 4)
 for module in modules:
     found = []

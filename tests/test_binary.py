@@ -78,22 +78,12 @@ def test_scale_of_a_long_filter_in_half_precision() -> None:
     assert (binary_weight(w) == 20).all()
 
 
-@pytest.mark.parametrize("dim", [0, 1, 2, -1])
-def test_dim(dim: int) -> None:
-    w = weights((3, 4, 5))
-    moved = published(w.movedim(dim, 0)).movedim(0, dim)
-    torch.testing.assert_close(binary_weight(w, dim), moved, rtol=1e-13, atol=1e-13)
-
-
 @pytest.mark.usefixtures("unchecked")
 def test_bad_arguments() -> None:
     with pytest.raises(TypeError, match=r"^w must be a floating-point tensor, got dtype torch.int64$"):
         binary_weight(torch.ones(2, 2, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"^w must have at least two dimensions, got shape \(3,\)$"):
         binary_weight(torch.ones(3))
-    for dim in (2, -3):
-        with pytest.raises(ValueError, match=rf"^dim must be a dimension of w of shape \(2, 2\), got {dim}$"):
-            binary_weight(torch.ones(2, 2), dim)
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_transformers_llama():
 
 
 ZOO = {
-    "Gemma2": {"tanh: softcap": 3},
+    "Gemma2": {"tanh: scores": 2, "tanh: output": 1},
     "Mamba": {"softplus: scale": 2},
     "ghostnetv2_100": None,
     "lraspp_mobilenet_v3_large": {"hardsigmoid: gate": 8, "sigmoid: gate": 1},

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from htaf import HTAF, IF, LIF, Heaviside
-from htaf.transform.spiking import from_spikingjelly, to_spikingjelly
+from htaf import HTAF, IF, LIF
+from htaf.transform.spiking import from_spikingjelly
 
 
 class BaseNode(nn.Module):
@@ -68,16 +68,8 @@ THEIRS = (IFNode, LIFNode, ParametricLIFNode, IzhikevichNode)
 @pytest.fixture
 def _spikingjelly(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stand-ins where SpikingJelly has its own."""
-    import sys
-    from types import ModuleType
-
-    name, module = "spikingjelly.activation_based.neuron", ModuleType("neuron")
     for kind in THEIRS:
-        monkeypatch.setattr(kind, "__module__", name)
-        setattr(module, kind.__name__, kind)
-    for path in ("spikingjelly", "spikingjelly.activation_based"):
-        monkeypatch.setitem(sys.modules, path, ModuleType(path))
-    monkeypatch.setitem(sys.modules, name, module)
+        monkeypatch.setattr(kind, "__module__", "spikingjelly.activation_based.neuron")
 
 
 @pytest.mark.usefixtures("_spikingjelly")
@@ -85,26 +77,22 @@ def _spikingjelly(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "node", [IFNode, LIFNode, partial(LIFNode, tau=4.0, decay_input=False), ParametricLIFNode], ids=str
 )
-def test_neurons_both_ways(node: Callable[..., nn.Module], v_reset: float | None) -> None:
+def test_neurons_of_spikingjelly(node: Callable[..., nn.Module], v_reset: float | None) -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 8), node(v_threshold=0.5, v_reset=v_reset, step_mode="m")).eval()
     net[0].weight.data = torch.randint(-4, 5, (8, 6)) / 8
     x = torch.randint(-4, 9, (6, 50, 6)) / 4
     ours = from_spikingjelly(net)
-    back = to_spikingjelly(ours)
     assert isinstance(net[1], BaseNode), "the model is not changed"
     assert isinstance(ours[1], IF if node is IFNode else LIF)
-    assert isinstance(back[1], BaseNode)
     with torch.no_grad():
         expected = net(x)
         assert torch.equal(ours(x), expected)
-        assert torch.equal(back(x), expected)
     assert 0.05 < expected.mean() < 0.95
     assert isinstance(from_spikingjelly(net[1]), (IF, LIF)), "a neuron alone"
     for detach in (False, True):
         net[1].detach_reset = detach
-        ours = from_spikingjelly(net)
-        assert ours[1].detach_reset == to_spikingjelly(ours)[1].detach_reset == detach
+        assert from_spikingjelly(net)[1].detach_reset == detach
     assert type(from_spikingjelly(net, HTAF)[1].spike) is HTAF
 
 
@@ -124,11 +112,3 @@ def test_neurons_that_are_not_taken() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             from_spikingjelly(net)
-    for net, message in ((nn.Sequential(IF()), "0: expected exact spikes"), (nn.Linear(2, 2), "neurons of htaf")):
-        with pytest.raises(ValueError, match=message):
-            to_spikingjelly(net)
-    assert isinstance(to_spikingjelly(IF(Heaviside())), IFNode)
-    one = IF(Heaviside())
-    two = to_spikingjelly(nn.Sequential(one, one))
-    assert all(isinstance(node, IFNode) for node in two)
-    assert two[0] is not two[1], "each keeps a potential"

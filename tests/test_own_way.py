@@ -8,6 +8,7 @@ import pickle
 import warnings
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +24,27 @@ def plain() -> nn.Sequential:
     return nn.Sequential(
         nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 2)
     )
+
+
+def from_file(state: dict[str, Any]) -> dict[str, Any]:
+    """A state dict, saved and loaded."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def trained(net: nn.Module, x: torch.Tensor, y: torch.Tensor) -> list[float]:
+    """Train a network in place; its losses."""
+    optimizer, losses = torch.optim.Adam(net.parameters(), 0.02), []
+    for step in range(150):
+        htaf.sharpen(net, step / 150)
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
 
 
 def test_the_width_is_the_scale_of_the_pre_activations_and_at_least_1() -> None:
@@ -46,20 +68,10 @@ def test_a_loop_of_ones_own_trains_it_and_its_state_comes_back() -> None:
     x = 20 * torch.randn(400, 4)
     y = (x[:, 0] * x[:, 1] > 0).long()
     net = htaf.replace(plain(), example=x)
-    optimizer = torch.optim.AdamW(net.parameters(), 0.01)
-    losses = []
-    for _ in range(150):
-        loss = nn.functional.cross_entropy(net(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = trained(net, x, y)
     assert losses[-1] < 0.6 * losses[0]
-    file = io.BytesIO()
-    torch.save(net.state_dict(), file)
-    file.seek(0)
     other = htaf.replace(plain(), example=torch.randn(100, 4))
-    other.load_state_dict(torch.load(file, weights_only=True))
+    other.load_state_dict(from_file(net.state_dict()))
     assert [m.width for m in other.modules() if isinstance(m, StraightThrough)] == [
         m.width for m in net.modules() if isinstance(m, StraightThrough)
     ]
@@ -91,15 +103,12 @@ def test_sharpen_narrows_the_gradient_and_changes_nothing_else() -> None:
     assert stretches == [1]  # a training that goes on says where it is
 
 
-@pytest.mark.parametrize("progress", [-0.1, 1.01, float("nan")])
-def test_sharpen_wants_a_share(progress: float) -> None:
+def test_sharpen_wants_a_share_and_steps() -> None:
     net = htaf.replace(plain(), example=torch.randn(9, 4))
-    with pytest.raises(ValueError, match=r"share of the training that is done, in \[0, 1\], got"):
-        htaf.sharpen(net, progress)
+    for progress in (-0.1, 1.01, float("nan")):
+        with pytest.raises(ValueError, match=r"share of the training that is done, in \[0, 1\], got"):
+            htaf.sharpen(net, progress)
     assert {m.stretch for m in net.modules() if isinstance(m, StraightThrough)} == {1}
-
-
-def test_sharpen_wants_steps() -> None:
     with pytest.raises(ValueError, match=r"with StraightThrough steps, .* got one without; .*set_sharpness"):
         htaf.sharpen(plain(), 0.5)
 
@@ -340,11 +349,8 @@ def test_the_threshold_goes_wherever_the_step_goes() -> None:
     exact = htaf.harden(net).eval()
     assert torch.equal(exact(X), expected)
     assert torch.allclose(htaf.pack(exact, X)(X), expected, atol=1e-5)
-    file = io.BytesIO()
-    torch.save(net.state_dict(), file)
-    file.seek(0)
     other = htaf.replace(made, example=3 * X.abs()).eval()
-    other.load_state_dict(torch.load(file, weights_only=True))
+    other.load_state_dict(from_file(net.state_dict()))
     assert torch.equal(other(X), expected)
     with pytest.warns(UserWarning, match="no threshold"):
         other.load_state_dict(dict(net.state_dict()))
@@ -355,12 +361,7 @@ def test_a_residual_network_learns() -> None:
     torch.manual_seed(0)
     y = (X[:, 0] * X[:, 1] > 0).long()
     net = htaf.replace(Residual(), example=X)
-    optimizer = torch.optim.Adam(net.parameters(), 0.02)
-    for step in range(150):
-        htaf.sharpen(net, step / 150)
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(net(X), y).backward()
-        optimizer.step()
+    trained(net, X, y)
     assert (net.eval()(X).argmax(1) == y).float().mean() > 0.8
 
 

@@ -170,15 +170,18 @@ RELUS = {
     "clamp_": in_place(lambda x: x.clamp_(min=0)),
     "maximum": lambda x: torch.maximum(x, torch.zeros_like(x)),
     "max": lambda x: torch.max(x, torch.zeros_like(x)),
-    "where": lambda x: torch.where(x > 0, x, 0.0),
-    "where the other way": lambda x: torch.where(x < 0, torch.tensor(0.0), x),
-    "product": lambda x: x * (x > 0),
-    "product in place": lambda x: operator.imul(x, x > 0),
-    "masked_fill": lambda x: x.masked_fill(x < 0, 0.0),
-    "set item": in_place(lambda x: operator.setitem(x, x < 0, 0)),
     "relu_": lambda x: torch.relu_(x),
     "aten": lambda x: torch.ops.aten.relu(x),
     "a maximum before": lambda x: torch.maximum(torch.maximum(x, x - 1), x.new_zeros(())),  # which a hint names
+}
+MASKS = {  # written out with a mask: a site as a module, else named
+    "where": lambda x: torch.where(x > 0, x, 0.0),
+    "where the other way": lambda x: torch.where(x < 0, torch.tensor(0.0), x),
+    "leaky by where": lambda x: torch.where(x > 0, x, 0.1 * x),
+    "mul": lambda x: x * (x > 0),
+    "mul in place": lambda x: operator.imul(x, x > 0),
+    "masked_fill": lambda x: x.masked_fill(x < 0, 0.0),
+    "setitem": in_place(lambda x: operator.setitem(x, x < 0, 0)),
 }
 MODULES = (
     "ReLU ReLU6 LeakyReLU PReLU RReLU ELU SELU CELU GELU SiLU Mish Hardswish Hardsigmoid Hardshrink Hardtanh Sigmoid "
@@ -298,19 +301,18 @@ PARTS: dict[str, tuple[Callable[[], nn.Module], Callable[[Tensor], Tensor]]] = {
 }
 # left as it is, and named in these words
 NAMED: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "nn.GLU": (nn.GLU, "sigmoid inside a fused layer"),
-    "F.glu": (lambda: Calls(F.glu), "sigmoid inside glu"),
+    "nn.GLU": (nn.GLU, "activations inside a fused layer"),
+    "F.glu": (lambda: Calls(F.glu), "activations inside glu"),
     "autograd Function": (lambda: Calls(SwishFunction.apply), "autograd Function SwishFunction, which calls sigmoid"),
     "1 / (1 + exp(-x))": (lambda: Calls(lambda x: 1 / (1 + torch.exp(-x))), "also computes exp"),
     "log(1 + exp(x))": (lambda: Calls(lambda x: torch.log(1 + torch.exp(x))), "also computes exp"),
     "logaddexp": (lambda: Calls(lambda x: torch.logaddexp(x, torch.zeros_like(x))), "also computes logaddexp"),
     "gelu by erf": (lambda: Calls(lambda x: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))), "also computes erf"),
     "softsign by abs": (lambda: Calls(lambda x: x / (1 + x.abs())), "also computes abs"),
-    "leaky by where": (lambda: Calls(lambda x: torch.where(x > 0, x, 0.1 * x)), "an activation written with where"),
-    "elu by where": (
-        lambda: Calls(lambda x: torch.where(x > 0, x, torch.expm1(x))),
-        "an activation written with where",
-    ),
+    **{
+        form: (functools.partial(Calls, call), f"an activation written with {form.split()[-1 if 'by' in form else 0]}")
+        for form, call in MASKS.items()
+    },
     "leaky by maximum": (lambda: Calls(lambda x: torch.maximum(x, 0.1 * x)), "also computes maximum"),
     "leaky by a mask": (lambda: Calls(leaky_by_mask), "an activation written with setitem"),
     "sine": (lambda: Calls(torch.sin), "also computes sin"),
@@ -340,7 +342,8 @@ def test_replaced_as_a_whole(spelling: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "function", [*RELUS.values(), SignFunction.apply, lambda x: (x.abs() + x) / 2, lambda x: (x > 0).float()]
+    "function",
+    [*RELUS.values(), *MASKS.values(), SignFunction.apply, lambda x: (x.abs() + x) / 2, lambda x: (x > 0).float()],
 )
 def test_a_module_without_children_is_a_site(function: Callable[[Tensor], Tensor]) -> None:
     (site,) = sites(Written(function), X.clone())

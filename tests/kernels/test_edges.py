@@ -118,7 +118,7 @@ import htaf, torch, torch.nn as nn
 from torch._dynamo.testing import CompileCounterWithBackend
 stem, net = nn.Linear(3, 4), nn.Sequential(
     htaf.HTAF(), nn.Flatten(), nn.Unflatten(1, (4, 9, 9)), nn.Conv2d(4, 4, 3), htaf.StraightThrough(),
-    nn.Conv2d(4, 4, 3), htaf.HTAF(torch.ones(4), 11.0, dim=1)).to(memory_format=torch.channels_last)
+    nn.Conv2d(4, 4, 3), htaf.HTAF(torch.ones(4, 1, 1), 11.0)).to(memory_format=torch.channels_last)
 run = lambda x: net(stem(x).permute(0, 3, 1, 2))  # to channels last; a gradient comes back contiguous from Flatten
 for dtype in (torch.float32, torch.float64):
     x, grad, found = torch.randn(2, 9, 9, 3, dtype=dtype), torch.randn(2, 4, 5, 5, dtype=dtype), []
@@ -233,7 +233,7 @@ def test_forward_mode_goes_through_gradients_and_modules() -> None:
     close(forward_over_reverse, truth)
     close(reverse_over_forward, truth)
 
-    learned = HTAF(torch.rand(3) + 1, torch.rand(3) + 5, dim=-1, learnable=True)
+    learned = HTAF(torch.rand(3) + 1, torch.rand(3) + 5, learnable=True)
     net = torch.nn.Sequential(BinaryLinear(4, 3), learned, torch.nn.Linear(3, 3), HTAF(2.0, 11.0), StraightThrough())
     p = {name: value.detach().double() for name, value in net.named_parameters()}
     run = functools.partial(torch.func.functional_call, net, args=values(5, 6, 4, dtype=torch.float64))

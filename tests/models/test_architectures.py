@@ -16,6 +16,7 @@ from htaf import StraightThrough, surrogates
 from htaf.core.activations import HTAF
 from htaf.core.binary import BinaryConv2d
 from htaf.models.bireal import BiRealNet
+from htaf.models.build import build
 from htaf.models.resnet import ResNet
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.whitened import WhitenedConvNet
@@ -269,6 +270,15 @@ class _Shifted(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.act(x - 1.0)
+
+
+def test_first_activations_may_stay_real() -> None:
+    recipe = ready_recipe("dhn", "quick").replace(keep_first=3)
+    net = build(recipe.model({"in_channels": 1, "image_size": [9, 9]}, 10))
+    acts = [type(m) for path, m in net.named_modules() if path.endswith(("act1", "act2"))]
+    assert acts == [nn.ReLU] * 3 + [HTAF] * 3
+    with pytest.raises(ValueError, match="keep_first must be in 0 to 5, got 6"):
+        recipe.replace(keep_first=6)
 
 
 def test_images_too_small_for_the_blocks() -> None:

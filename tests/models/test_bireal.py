@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from published import outputs_and_gradients, randomise
 from torch import Tensor, nn
 
 import htaf
@@ -94,10 +95,7 @@ def pair(depth: int, act: Any, width: int = 8) -> tuple[Published, BiRealNet]:
     for m in theirs.modules():
         if isinstance(m, PublishedConv):
             nn.init.normal_(m.weights, std=0.7)  # some beyond the clip
-        if isinstance(m, nn.BatchNorm2d):
-            for tensor, low in ((m.weight, 0.5), (m.bias, -0.5), (m.running_mean, -0.5), (m.running_var, 0.5)):
-                assert tensor is not None
-                nn.init.uniform_(tensor, low, low + 1)
+    randomise(theirs)
     ours = BiRealNet(depth, 7, act, width=width).double()
     state = ours.state_dict()
     values = theirs.state_dict().values()  # both registered in the order of use
@@ -133,11 +131,7 @@ def test_hardened_equals_the_published_code(depth: int) -> None:
 def test_approx_sign_has_the_published_gradients(train: bool) -> None:
     theirs, ours = pair(18, SIGN)
     x = torch.randn(4, 3, 64, 64, dtype=torch.float64)
-    outputs, grads = [], []
-    for model in (theirs, ours):
-        outputs.append(model.train(train)(x))
-        outputs[-1].square().sum().backward()
-        grads.append([p.grad for p in model.parameters()])
+    outputs, grads = outputs_and_gradients((theirs, ours), x, train)
     torch.testing.assert_close(outputs[1], outputs[0], rtol=1e-9, atol=1e-9)
     for a, b in zip(*grads, strict=True):
         assert a.count_nonzero() > 0

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from published import outputs_and_gradients, randomise
 from torch import Tensor, nn
 
 import htaf
@@ -71,15 +72,6 @@ class Published(nn.Module):
         return self.fc(out.view(out.shape[0], -1))
 
 
-def randomise(model: nn.Module) -> None:
-    """Give every norm scales, shifts and statistics of its own."""
-    for m in model.modules():
-        if isinstance(m, nn.BatchNorm2d):
-            for tensor, low in ((m.weight, 0.5), (m.bias, -0.5), (m.running_mean, -0.5), (m.running_var, 0.5)):
-                assert tensor is not None
-                nn.init.uniform_(tensor, low, low + 1)
-
-
 def pair(depth: int, width: int, classes: int, act: type[nn.Module], function: Any, dropout: float = 0.0) -> Any:
     """The published network and ours, with the same random weights."""
     torch.manual_seed(0)
@@ -117,12 +109,7 @@ def test_parameter_counts_are_the_published_ones(depth: int, width: int, count: 
 @pytest.mark.parametrize("train", [True, False])
 def test_equals_the_published_code(depth: int, width: int, train: bool) -> None:
     theirs, ours = pair(depth, width, 7, nn.ReLU, torch.relu)
-    x = torch.randn(4, 3, 32, 32)
-    grads, outputs = [], []
-    for model in (theirs, ours):
-        outputs.append(model.train(train)(x))
-        outputs[-1].square().sum().backward()
-        grads.append([p.grad for p in model.parameters()])
+    outputs, grads = outputs_and_gradients((theirs, ours), torch.randn(4, 3, 32, 32), train)
     torch.testing.assert_close(outputs[1], outputs[0])
     for theirs_grad, ours_grad in zip(*grads, strict=True):
         torch.testing.assert_close(ours_grad, theirs_grad, rtol=1e-4, atol=1e-4 * theirs_grad.abs().max().item())

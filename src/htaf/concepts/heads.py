@@ -27,13 +27,6 @@ _LEAST = 1e-9  # of a logit's sum: what rounding adds
 CAP = 20_000  # images that a head is fitted to
 CANDIDATES = 4  # points of the path whose largest weights are tried at a target
 STRENGTHS = (1e-1, 1e-2, 1e-3, 1e-4)  # of the L2 penalty of a fit on chosen weights, the strongest first
-ALGORITHM = (
-    "Multinomial logistic regression on standardised concepts of the training part. An elastic net (99% L1) along a "
-    "path of strengths, from the one at which all weights are 0, each fit started from the last (accelerated proximal "
-    "gradient). For n concepts a class: of the first four points of the path with n or more a class, the n largest "
-    "weights of each class are kept and fitted again without the L1 penalty; validation accuracy chooses the point, "
-    "then the strength of the L2 penalty. For all concepts: the L2 penalty alone. The test part chooses nothing."
-)
 Progress = Callable[[str], None]
 Edit = tuple[int | str | np.integer, int | np.integer]  # class (name or number), concept
 Point = tuple[float, Weights]
@@ -291,7 +284,12 @@ def sparse_heads(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> list[SparseHead]:
-    """Heads in which no class draws on more than so many concepts. `ALGORITHM` says how they are found.
+    """Fit heads in which no class draws on more than so many concepts.
+
+    Multinomial logistic regression on standardised concepts of the training part: an elastic net along a path of
+    strengths, each fit started from the last. Of the first four points of the path with n or more concepts a class, the
+    n largest weights of each class are fitted again without the L1 penalty; validation accuracy chooses the point, then
+    the strength of the L2 penalty. With all concepts: the L2 penalty alone.
 
     Args:
         codes: with labelled training and validation parts; or the numbers that a soft bottleneck has in place of bits.
@@ -414,7 +412,6 @@ def scored_heads(
         "seed": seed,
         "own_head": measured(scored, own, means)[1],
         "rows": rows,
-        "algorithm": ALGORITHM,
     }
     return result, heads
 

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from htaf._ground.errors import check_finite, check_positive
 from htaf.core import functional, surrogates
 from htaf.core.contract import ContractError, SmoothStep, levels_of, sharpness_of
-from htaf.core.functional import check_floating
 
 BINARY_BELOW, BINARY_ABOVE = 0.01, 0.99  # a smooth output beyond these counts as binary
 SATURATION = math.log(BINARY_ABOVE / BINARY_BELOW)  # sigma(alpha1) > BINARY_ABOVE needs alpha1 above this: ln 99
@@ -98,11 +97,9 @@ class HTAF(Remembering):
     Args:
         alpha0: > 0, float or tensor. Tensors are buffers; floats are plain attributes, which a state dict holds in its
             metadata and gives back when it is loaded (a file of tensors alone cannot).
-        alpha1: > 0, float or tensor, likewise.
+        alpha1: > 0, float or tensor, likewise. Tensors broadcast to the input: [C, 1, 1] for channels of images.
         learnable: make both trainable; their logarithms are the parameters (`log_alpha0`, `log_alpha1`), so they
             stay positive.
-        dim: the dimension of the input along which one-dimensional alphas lie (1 for images [N, C, H, W], -1 for
-            tokens); None: they broadcast as they are.
         bipolar: outputs in (-1, 1), hardened to {-1, +1}.
         levels: thresholds of every pre-activation, a thermometer of it: the output is the mean of HTAF(x - t_k),
             hardened to the shares {0, 1 / 2, 1} for levels=2. It stays one value with one weight in the next layer, and
@@ -114,8 +111,8 @@ class HTAF(Remembering):
     Shape: any, output equal to input; dtype kept.
 
     Raises:
-        ValueError: an alpha is not from 9.4e-38 to 1.06e37, or `dim` is given with a tensor that is not
-            one-dimensional. TypeError, ValueError: levels or spacing, as `htaf.functional.thresholds`.
+        ValueError: an alpha is not from 9.4e-38 to 1.06e37. TypeError, ValueError: levels or spacing, as
+            `htaf.functional.thresholds`.
 
     Source: the paper, equation (1).
     """
@@ -132,13 +129,12 @@ class HTAF(Remembering):
         alpha1: float | Tensor = 11.0,
         *,
         learnable: bool = False,
-        dim: int | None = None,
         bipolar: bool = False,
         levels: int = 1,
         spacing: float | None = None,
     ) -> None:
         super().__init__()
-        self.learnable, self.dim, self.bipolar = learnable, dim, bipolar
+        self.learnable, self.bipolar = learnable, bipolar
         _set_levels(self, levels, spacing)
         _register(self, "alpha0", alpha0)
         _register(self, "alpha1", alpha1)
@@ -155,8 +151,7 @@ class HTAF(Remembering):
         return _current(self, "alpha0"), _current(self, "alpha1")
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        alpha0, alpha1 = (_along(alpha, x, self.dim) for alpha in self.alphas)
-        return functional.htaf(x, alpha0, alpha1, bipolar=self.bipolar, levels=self.levels, spacing=self.spacing)
+        return functional.htaf(x, *self.alphas, bipolar=self.bipolar, levels=self.levels, spacing=self.spacing)
 
     def hardened(self) -> Heaviside:
         """The exact step with the same state-dict entries."""
@@ -173,7 +168,7 @@ class ScaledSigmoid(Remembering):
 
     Args:
         beta: > 0, float (an attribute, as the alphas of `HTAF`) or tensor (a buffer).
-        learnable, dim, bipolar, levels, spacing: as for `HTAF`.
+        learnable, bipolar, levels, spacing: as for `HTAF`.
 
     Raises:
         ValueError: beta is not from 9.4e-38 to 1.06e37. TypeError, ValueError: as `htaf.functional.thresholds`.
@@ -190,18 +185,17 @@ class ScaledSigmoid(Remembering):
         beta: float | Tensor = 22.0,
         *,
         learnable: bool = False,
-        dim: int | None = None,
         bipolar: bool = False,
         levels: int = 1,
         spacing: float | None = None,
     ) -> None:
         super().__init__()
-        self.learnable, self.dim, self.bipolar = learnable, dim, bipolar
+        self.learnable, self.bipolar = learnable, bipolar
         _set_levels(self, levels, spacing)
         _register(self, "beta", beta)
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        beta = _along(_current(self, "beta"), x, self.dim)
+        beta = _current(self, "beta")
         return functional.scaled_sigmoid(x, beta, bipolar=self.bipolar, levels=self.levels, spacing=self.spacing)
 
     def hardened(self) -> Heaviside:
@@ -425,8 +419,6 @@ def _register(module: nn.Module, name: str, value: float | Tensor) -> None:
             raise ValueError(f"{name} must be a float or a floating-point tensor, got dtype {value.dtype}")
         for entry in [] if value.is_meta else value.flatten().tolist():  # a meta tensor has no values to check
             check_positive(name, entry)
-        if getattr(module, "dim", None) is not None and value.ndim > 1:
-            raise ValueError(f"{name} must be one-dimensional when dim is given, got shape {tuple(value.shape)}")
         value = value.detach().clone()
     else:
         value = check_positive(name, value)
@@ -440,18 +432,6 @@ def _register(module: nn.Module, name: str, value: float | Tensor) -> None:
 
 def _current(module: nn.Module, name: str) -> float | Tensor:
     return getattr(module, f"log_{name}").exp() if module.learnable else getattr(module, name)
-
-
-def _along(value: float | Tensor, x: Tensor, dim: int | None) -> float | Tensor:
-    """A one-dimensional tensor laid along dimension `dim` of x."""
-    if dim is None or not isinstance(value, Tensor) or value.ndim == 0:
-        return value
-    check_floating(x)
-    if not -x.ndim <= dim < x.ndim:
-        raise ValueError(f"dim must be a dimension of x of shape {tuple(x.shape)}, got {dim}")
-    shape = [1] * x.ndim
-    shape[dim] = -1
-    return value.reshape(shape)
 
 
 def _least(value: float | Tensor) -> float:
@@ -475,7 +455,7 @@ def _name_of(slope: surrogates.Slope) -> str:
 
 
 def _flags(module: nn.Module) -> str:
-    flags = {"learnable": False, "dim": None, "bipolar": False, "threshold": 0.0, "levels": 1}
+    flags = {"learnable": False, "bipolar": False, "threshold": 0.0, "levels": 1}
     changed = {name: getattr(module, name, usual) for name, usual in flags.items()}
     changed = {name: value for name, value in changed.items() if value != flags[name]}
     if "threshold" in changed:

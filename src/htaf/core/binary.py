@@ -15,23 +15,21 @@ from htaf.core.kernels.registration import transformed
 torch.fx.wrap("binary_weight")
 
 
-def binary_weight(w: Float[Tensor, "*shape"], dim: int = 0) -> Float[Tensor, "*shape"]:
-    """Magnitude-aware sign, mean |w| sign(w), one mean for each index along `dim`.
+def binary_weight(w: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Magnitude-aware sign, mean |w| sign(w), one mean for each filter.
 
     Gradient: that of the clip of w to [-1, 1], so grad where |w| <= 1, else 0. The scale is held constant and does not
     multiply it. sign(0) = +1. A filter of zeros stays zero; one that holds a NaN becomes all NaN, and the gradient
     at the NaN is 0.
 
     Args:
-        w: floating-point tensor [filters, ...] of at least two dimensions; the filters lie along `dim`.
-        dim: the dimension of the filters: 0 for nn.Conv2d and nn.Linear, 1 for nn.ConvTranspose2d.
+        w: floating-point tensor [filters, ...] of at least two dimensions.
 
     Returns:
         Tensor of the shape, dtype and memory format of w.
 
     Raises:
-        TypeError: w is not a floating-point tensor.
-        ValueError: w has fewer than two dimensions, or `dim` is none of them.
+        TypeError: w is not a floating-point tensor. ValueError: w has fewer than two dimensions.
 
     Source: Liu et al. 2018, arXiv:1808.00278, section 3.3; the code is Bi-Real Net's (liuzechun/Bi-Real-net).
 
@@ -42,36 +40,34 @@ def binary_weight(w: Float[Tensor, "*shape"], dim: int = 0) -> Float[Tensor, "*s
     """
     if transformed():  # the same bits and derivatives from PyTorch's own functions, which know them all
         clipped = w.clamp(-1, 1)
-        return _value(w, dim) + (clipped - clipped.detach())
-    return _BinaryWeight.apply(w, dim)  # pyright: ignore[reportReturnType]
+        return _value(w) + (clipped - clipped.detach())
+    return _BinaryWeight.apply(w)  # pyright: ignore[reportReturnType]
 
 
-def _value(w: Tensor, dim: int) -> Tensor:
+def _value(w: Tensor) -> Tensor:
     if not w.is_floating_point():
         raise TypeError(f"w must be a floating-point tensor, got dtype {w.dtype}")
     if w.ndim < 2:
         raise ValueError(f"w must have at least two dimensions, got shape {tuple(w.shape)}")
-    if not -w.ndim <= dim < w.ndim:
-        raise ValueError(f"dim must be a dimension of w of shape {tuple(w.shape)}, got {dim}")
     w = w.detach()
-    return sign(w) * w.abs().mean([i for i in range(w.ndim) if i != dim % w.ndim], keepdim=True)
+    return sign(w) * w.abs().mean([*range(1, w.ndim)], keepdim=True)
 
 
 class _BinaryWeight(torch.autograd.Function):
     # `straight_through` with a rectangular slope would multiply the gradient by twice the scale and leave out |w| = 1
 
     @staticmethod
-    def forward(w: Tensor, dim: int) -> Tensor:
-        return _value(w, dim)
+    def forward(w: Tensor) -> Tensor:
+        return _value(w)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
         ctx.save_for_backward(inputs[0])
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         (w,) = ctx.saved_tensors
-        return torch.where(w.abs() <= 1, grad, 0), None
+        return torch.where(w.abs() <= 1, grad, 0)
 
 
 @final

@@ -38,16 +38,18 @@ from htaf.transform.grid import Bits, on_grid
 from htaf.transform.spiking.neurons import IF, LIF
 
 GRIDS: dict[Any, Bits] = {"int8": 8, "int4": 4}
-KINDS = ("mlp", "wide_resnet", "resnet", "bireal", "sew_resnet", "whitened", "icbm", "logic")
-
-SLOPES: dict[SlopeName, surrogates.Slope] = {
-    "sigmoid": surrogates.sigmoid,
-    "tanh": surrogates.tanh,
-    "rectangular": surrogates.rectangular,
-    "atan": surrogates.atan,
-    "approx_sign": surrogates.approx_sign,
-    "htaf": surrogates.htaf,
+# kind: its class, the arguments that a description gives beside outputs and activation, and those of some
+_NETWORKS: dict[str, tuple[Callable[..., nn.Module], tuple[str, ...], tuple[str, ...]]] = {
+    "mlp": (MLP, ("in_features", "hidden", "batch_norm"), ("members", "thresholds", "dropout", "direct", "leaves")),
+    "wide_resnet": (WideResNet, ("in_channels", "depth", "width", "dropout"), ()),
+    "resnet": (ResNet, ("in_channels", "depth", "width", "stem"), ()),
+    "bireal": (BiRealNet, ("in_channels", "depth", "width", "stem"), ()),
+    "sew_resnet": (SEWResNet, ("in_channels", "depth", "width", "stem", "steps", "connect", "neuron"), ()),
+    "whitened": (WhitenedConvNet, ("in_channels", "widths", "binary_weights"), ("steps", "neuron", "keep_first")),
 }
+KINDS = (*_NETWORKS, "icbm", "logic")
+
+SLOPES: dict[SlopeName, surrogates.Slope] = {name: getattr(surrogates, name) for name in get_args(SlopeName)}
 
 
 def activation(description: dict[str, Any], step: StepFactory | None = None) -> Callable[[], nn.Module]:
@@ -244,10 +246,10 @@ def build(description: dict[str, Any], step: StepFactory | None = None) -> nn.Mo
                 of some "exponent", "divisor" and "learn_divisor";
             wide_resnet: "in_channels", "depth", "width", "dropout";
             bireal: "in_channels", "depth", "width", "stem"; sew_resnet: these, "steps", "connect", "neuron": {...};
-            resnet: as bireal; whitened: "in_channels", "widths", "binary_weights", and of a spiking one "steps" and
-            "neuron"; icbm: "in_channels", "image_size", "backbone": {...}, "concepts", "norm", "bottleneck",
-            "freeze", and of some "keep_norms", "enlarge" and "feature_dropout". Of mlp, wide_resnet, sew_resnet and
-            whitened with weights on a grid: "weights", int8 or int4.
+            resnet: as bireal; whitened: "in_channels", "widths", "binary_weights", of some "keep_first", and of a
+            spiking one "steps" and "neuron"; icbm: "in_channels", "image_size", "backbone": {...}, "concepts", "norm",
+            "bottleneck", "freeze", and of some "keep_norms", "enlarge" and "feature_dropout". Of mlp, wide_resnet,
+            sew_resnet and whitened with weights on a grid: "weights", int8 or int4.
         step: the class of its activation where that is a step from outside htaf, see `activation`.
 
     Raises:
@@ -276,19 +278,6 @@ def _built(d: dict[str, Any], step: StepFactory | None) -> nn.Module:
             return _icbm(d, step)
         act, outputs = activation(d["activation"], step), d["out_features"]
         match d["kind"]:
-            case "mlp":
-                return MLP(
-                    d["in_features"],
-                    outputs,
-                    tuple(d["hidden"]),
-                    act,
-                    d["batch_norm"],
-                    members=d.get("members", 1),
-                    thresholds=tuple(d.get("thresholds", ())),
-                    dropout=d.get("dropout", 0.0),
-                    direct=d.get("direct", False),
-                    leaves=d.get("leaves", 0),
-                )
             case "logic":
                 return LogicNet(
                     d["in_features"] if "in_features" in d else d["in_channels"] * math.prod(d["image_size"]),
@@ -302,37 +291,16 @@ def _built(d: dict[str, Any], step: StepFactory | None) -> nn.Module:
                     divisor=d.get("divisor"),
                     learn_divisor=d.get("learn_divisor", False),
                 )
-            case "wide_resnet":
-                return WideResNet(
-                    d["depth"], d["width"], outputs, act, in_channels=d["in_channels"], dropout=d["dropout"]
-                )
-            case "bireal":
-                return BiRealNet(
-                    d["depth"], outputs, act, width=d["width"], stem=d["stem"], in_channels=d["in_channels"]
-                )
-            case "resnet":
-                return ResNet(d["depth"], outputs, act, width=d["width"], stem=d["stem"], in_channels=d["in_channels"])
-            case "sew_resnet":
-                return SEWResNet(
-                    d["depth"],
-                    outputs,
-                    neuron(d["neuron"], act),
-                    steps=d["steps"],
-                    width=d["width"],
-                    connect=d["connect"],
-                    stem=d["stem"],
-                    in_channels=d["in_channels"],
-                )
-            case "whitened":
-                spiking = "neuron" in d
-                return WhitenedConvNet(
-                    outputs,
-                    neuron(d["neuron"], act) if spiking else act,
-                    widths=tuple(d["widths"]),
-                    conv=BinaryConv2d if d["binary_weights"] else nn.Conv2d,
-                    steps=d["steps"] if spiking else None,
-                    in_channels=d["in_channels"],
-                )
+            case str(kind) if kind in _NETWORKS:
+                make, names, more = _NETWORKS[kind]
+                found = {name: d[name] for name in names} | {name: d[name] for name in more if name in d}
+                given: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in found.items()}
+                if kind == "whitened":
+                    given["conv"] = BinaryConv2d if given.pop("binary_weights") else nn.Conv2d
+                if "neuron" in given:
+                    act = neuron(given.pop("neuron"), act)
+                given["out_features" if kind == "mlp" else "classes"] = outputs
+                return make(**given, **{"neuron" if kind == "sew_resnet" else "act": act})
             case kind:
                 raise ValueError(f"expected a model of kind {', '.join(KINDS)}, got {kind!r:.80}")
     except KeyError as missing:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.fx
 from torch import Tensor, nn
 
 from htaf.transform import convert
+from htaf.transform.convert.functional_sites import duplicate
+from htaf.transform.convert.modes import evaluating, hooked
 
 # Gradient nodes of operations that move, pool or average values without changing their nature.
 _MOVING = (
@@ -28,14 +29,11 @@ _ACTIVATIONS = (
 _NORMALISING = ("NativeLayerNorm", "FusedRmsNorm", "NativeGroupNorm")
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """What a backbone's output comes from.
 
-    Attributes:
-        activations: paths of the modules whose activation acts last, behind nothing but pooling and reshaping; "" for a
-            function called in a forward.
-        normalised: the output is a layer norm's, with nothing behind it that pools.
+    activations: paths of the modules whose activation acts last, behind nothing but pooling and reshaping; "" for a
+    function called in a forward. normalised: the output is a layer norm's, with nothing behind it that pools.
     """
 
     activations: tuple[str, ...]
@@ -54,16 +52,8 @@ def origin(model: nn.Module, example: Tensor) -> Origin:
         return hook
 
     handles = [module.register_forward_hook(remember(path)) for path, module in model.named_modules() if path]
-    modes = {module: module.training for module in model.modules()}
-    try:
-        model.eval()
-        with torch.enable_grad():
-            output = model(example.detach().clone().requires_grad_())
-    finally:
-        for handle in handles:
-            handle.remove()
-        for module, mode in modes.items():
-            module.training = mode
+    with evaluating(model), hooked(handles), torch.enable_grad():
+        output = model(example.detach().clone().requires_grad_())
     if not isinstance(output, Tensor) or output.ndim != 2:
         shown = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise ValueError(
@@ -115,17 +105,11 @@ def without_final_activation(model: nn.Module, example: Tensor) -> nn.Module:
 
 def _without_last_call(model: nn.Module, paths: tuple[str, ...]) -> nn.Module:
     """The model as a traced graph, without the last call of a module that runs several times."""
-    modes = {module: module.training for module in model.modules()}
     try:
-        other = torch.fx.symbolic_trace(model.train(not model.training))
-        for module, mode in modes.items():
-            module.training = mode
+        other = torch.fx.symbolic_trace(duplicate(model, parameters=True, buffers=True).train(not model.training))
         graph = torch.fx.symbolic_trace(model)
     except Exception as error:  # tracing raises nearly everything
         raise ValueError(f"{_unclear(model)} ({error})") from None
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
     if graph.code != other.code:  # a graph keeps the mode that it was traced in: eval() would not reach its dropout
         raise ValueError(_unclear(model))
     calls = [node for node in graph.graph.nodes if node.op == "call_module" and node.target in paths]

@@ -18,6 +18,7 @@ from htaf.core.contract import expect_one_level
 from htaf.models.backbone_weights import load_backbone
 from htaf.models.concept_terms import GROUP_RATE, GROUPED, group_directions
 from htaf.models.final_activation import origin, without_final_activation
+from htaf.transform.convert.modes import evaluating
 
 Pretrained = bool | str | Path
 
@@ -236,17 +237,13 @@ class ICBM(nn.Module):
 
 
 def _features(backbone: nn.Module, example: Tensor) -> int:
-    training = {module: module.training for module in backbone.modules()}
     try:
-        with torch.no_grad():
-            output = backbone.eval()(example)
+        with evaluating(backbone):
+            output = backbone(example)
     except Exception as error:  # too small for its strides, no multiple of its patches, ...
         raise ValueError(
             f"{type(backbone).__name__} cannot take images of {_shape(example)}: {first_line(error)}"
         ) from None
-    finally:
-        for module, mode in training.items():
-            module.training = mode
     if not isinstance(output, Tensor) or output.ndim < 2:
         shown = f"a tensor of shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
         raise ValueError(

@@ -28,6 +28,7 @@ class WhitenedConvNet(nn.Module):
         classes: columns of the output.
         act: makes one activation module a site, two a block, such as `partial(HTAF, 0.5, 2.0)`; with `steps` a spiking
             neuron.
+        keep_first: how many of the first activations are ReLU in its place.
         widths: channels of each block.
         conv: class of all convolutions but the first, such as `htaf.BinaryConv2d`.
         steps: T, time steps of spiking neurons, [T, N, C, H, W] -> same shape; the layers before the first one run
@@ -49,6 +50,7 @@ class WhitenedConvNet(nn.Module):
         classes: int,
         act: Callable[[], nn.Module] = HTAF,
         *,
+        keep_first: int = 0,
         widths: Sequence[int] = (64, 256, 256),
         conv: Callable[..., nn.Module] = nn.Conv2d,
         steps: int | None = None,
@@ -62,7 +64,8 @@ class WhitenedConvNet(nn.Module):
         self.whitening = nn.Conv2d(in_channels, channels, PATCH, bias=False).requires_grad_(False)
         self.blocks = nn.Sequential()
         for i, width in enumerate(widths):
-            self.blocks.append(_Block(channels, width, act, conv if i else nn.Conv2d, conv))
+            act1, act2 = (nn.ReLU if site < keep_first else act for site in (2 * i, 2 * i + 1))
+            self.blocks.append(_Block(channels, width, act1, act2, conv if i else nn.Conv2d, conv))
             channels = width
         self.mean = Mean((2, 3) if steps is None else (0, 3, 4))
         self.head = nn.Linear(channels, classes)
@@ -101,7 +104,8 @@ class _Block(nn.Module):
         self,
         n_in: int,
         n_out: int,
-        act: Callable[[], nn.Module],
+        act1: Callable[[], nn.Module],
+        act2: Callable[[], nn.Module],
         conv1: Callable[..., nn.Module],
         conv2: Callable[..., nn.Module],
     ) -> None:
@@ -109,10 +113,10 @@ class _Block(nn.Module):
         self.conv1 = conv1(n_in, n_out, 3, padding=1, bias=False)
         self.pool = nn.MaxPool2d(2)
         self.norm1 = nn.BatchNorm2d(n_out)
-        self.act1 = act()
+        self.act1 = act1()
         self.conv2 = conv2(n_out, n_out, 3, padding=1, bias=False)
         self.norm2 = nn.BatchNorm2d(n_out)
-        self.act2 = act()
+        self.act2 = act2()
         for layer in (self.conv1, self.conv2):
             if type(layer) is nn.Conv2d:
                 nn.init.dirac_(layer.weight[: layer.in_channels])

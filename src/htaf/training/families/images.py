@@ -106,6 +106,7 @@ class DHNNetwork(ImageNetwork):
     Args:
         layout: residual: a WideResNet; whitened: plain convolutions behind a whitening layer, which learn quickly.
         widths: Of whitened: channels of its blocks.
+        keep_first: Of whitened: how many of its first activations stay ReLU.
         depth: 6 n + 4.
         width: Widening factor.
         dropout: Between the convolutions of a block.
@@ -118,14 +119,22 @@ class DHNNetwork(ImageNetwork):
     depth: int = 16
     width: int = 1
     dropout: float = 0.0
+    keep_first: int = 0
 
     def check(self) -> None:
         super().check()
         self.expect_all(("dropout",), lambda v: 0 <= v < 1, "must lie in [0, 1)")
+        most = 2 * len(self.widths) - 1
+        expect(0 <= self.keep_first <= most, f"keep_first must be in 0 to {most}", self.keep_first)
         check_depth(self.family, self.depth)
 
     def unread(self, method: str) -> dict[str, str]:
-        return super().unread(method) | (dict.fromkeys(("weights",), "method relu") if method == "relu" else {})
+        unread = dict.fromkeys(("weights", "keep_first"), "method relu") if method == "relu" else {}
+        residual = {"keep_first": "layout residual"} if self.layout == "residual" else {}
+        return super().unread(method) | residual | unread
+
+    def more(self, method: str) -> dict[str, Any]:
+        return {"keep_first": self.keep_first} if self.keep_first and "keep_first" not in self.unread(method) else {}
 
     def names(self) -> tuple[str, str]:
         return f"WideResNet, depth {self.depth}, width {self.width}", ""

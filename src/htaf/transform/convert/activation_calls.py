@@ -21,39 +21,19 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionMeta
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from htaf.transform.convert.flow import Flow, Made, holds, tensors_of
 from htaf.transform.convert.places import Order, Place, name_of, order_of, place_of
 
+_PLAIN = (
+    "relu", "relu6", "gelu", "silu", "mish", "elu", "selu", "celu", "leaky_relu", "prelu", "rrelu", "hardswish",
+    "hardsigmoid", "hardtanh", "sigmoid", "tanh", "softplus", "softsign", "logsigmoid", "threshold", "hardshrink",
+    "softshrink", "tanhshrink",
+)  # fmt: skip
+_OTHERWISE = {"special_expit": "sigmoid", "log_sigmoid": "logsigmoid", "_threshold": "threshold"}
 # name of a torch function or method, without the in-place underscore -> kind
-FUNCTIONS = {
-    "relu": "relu",
-    "relu6": "relu6",
-    "gelu": "gelu",
-    "silu": "silu",
-    "mish": "mish",
-    "elu": "elu",
-    "selu": "selu",
-    "celu": "celu",
-    "leaky_relu": "leaky_relu",
-    "prelu": "prelu",
-    "rrelu": "rrelu",
-    "hardswish": "hardswish",
-    "hardsigmoid": "hardsigmoid",
-    "hardtanh": "hardtanh",
-    "sigmoid": "sigmoid",
-    "special_expit": "sigmoid",
-    "tanh": "tanh",
-    "softplus": "softplus",
-    "softsign": "softsign",
-    "logsigmoid": "logsigmoid",
-    "log_sigmoid": "logsigmoid",
-    "threshold": "threshold",
-    "_threshold": "threshold",
-    "hardshrink": "hardshrink",
-    "softshrink": "softshrink",
-    "tanhshrink": "tanhshrink",
-}
+FUNCTIONS = {name: name for name in _PLAIN} | _OTHERWISE
 # torch.compile reads a name as a constant but cannot take it apart, so the in-place names have entries
 IN_PLACE = {f"{name}_": kind for name, kind in FUNCTIONS.items()}
 _CALLS = FUNCTIONS | IN_PLACE | {f"{name}.default": kind for name, kind in FUNCTIONS.items()}
@@ -65,45 +45,22 @@ BY_ARGUMENTS = {
     "maximum": "maximum",
     "fmax": "maximum",
     "max": "max",
-    "where": "where",
-    "mul": "mul",
-    "multiply": "mul",
-    "masked_fill": "masked_fill",
 }
-BY_ARGUMENTS_IN_PLACE = {
-    "clamp_": "clamp",
-    "clip_": "clamp",
-    "clamp_min_": "clamp_min",
-    "mul_": "mul",
-    "multiply_": "mul",
-    "masked_fill_": "masked_fill",
-    "__setitem__": "setitem",
-}
+BY_ARGUMENTS_IN_PLACE = {"clamp_": "clamp", "clip_": "clamp", "clamp_min_": "clamp_min"}
 _BY_ARGUMENTS = BY_ARGUMENTS | BY_ARGUMENTS_IN_PLACE
 _COUNTED = frozenset(_BY_ARGUMENTS.values())  # where one of them is an activation in that forward
+# what an activation is written out with, `torch.where(x > 0, x, 0.1 * x)`: such a one is named and left as it is
+_WITH_A_MASK = {"where", "mul", "mul_", "multiply", "masked_fill", "masked_fill_", "__setitem__"}
 # names in code, without the in-place underscore, that are worth a look
 NAMING = FUNCTIONS.keys() | {"clamp", "clip", "clamp_min", "maximum"}
 # inside a module of its own these make an activation too; elsewhere they are mostly something else
-ALSO_IN_A_MODULE = {"erf", "special_erf", "sign", "heaviside", "gt", "ge", "lt", "le"} | BY_ARGUMENTS.keys() - {"mul"}
-# layers of torch.nn that hold activations which no module can stand in for; "": the layer says which
-FUSED_MODULES: dict[type[nn.Module], str] = {
-    nn.RNNBase: "",
-    nn.RNNCell: "",
-    nn.LSTMCell: "sigmoid and tanh",
-    nn.GRUCell: "sigmoid and tanh",
-    nn.GLU: "sigmoid",
-}
+_COMPARING = {"erf", "special_erf", "sign", "heaviside", "gt", "ge", "lt", "le", "where", "masked_fill"}
+ALSO_IN_A_MODULE = _COMPARING | BY_ARGUMENTS.keys()
+# layers of torch.nn that hold activations which no module can stand in for, and functions that do
+FUSED_MODULES = (nn.RNNBase, nn.RNNCellBase, nn.GLU)
 _FUSED_CALLS = {
-    "rnn_relu": "relu",
-    "rnn_tanh": "tanh",
-    "rnn_relu_cell": "relu",
-    "rnn_tanh_cell": "tanh",
-    "lstm": "sigmoid and tanh",
-    "gru": "sigmoid and tanh",
-    "lstm_cell": "sigmoid and tanh",
-    "gru_cell": "sigmoid and tanh",
-    "glu": "sigmoid",
-}
+    "rnn_relu", "rnn_tanh", "rnn_relu_cell", "rnn_tanh_cell", "lstm", "gru", "lstm_cell", "gru_cell", "glu",
+}  # fmt: skip
 # operators as they arrive below Python -> the activation; whoever reaches them unseen is named
 _OPERATOR_KINDS = (
     FUNCTIONS
@@ -160,14 +117,11 @@ def call_input(args: tuple[Any, ...], kwargs: dict[str, Any], source: int | str 
     return args[source] if args else kwargs.get("input", kwargs.get("self"))
 
 
-# ---- what the arguments make of `clamp`, `maximum`, `where` and a product ----
+# ---- what the arguments make of `clamp` and `maximum`, and of a mask ----
 
 
 def kind_by_arguments(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str | None, int | str]:
-    """The kind that a call of `BY_ARGUMENTS` has with these arguments, None for no activation, and which one is x.
-
-    The kind "gate" is an activation of another form, such as where(x > 0, x, 0.1 x); "unclear": the values do not tell.
-    """
+    """The kind that a call of `BY_ARGUMENTS` has with these arguments, None for no activation, and which one is x."""
 
     def argument(index: int, *names: str) -> tuple[Any, int | str]:
         if index < len(args):
@@ -175,41 +129,27 @@ def kind_by_arguments(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         return next(((kwargs[key], key) for key in names if key in kwargs), (None, index))
 
     x, source = argument(0, "input", "self")
-    match name:
-        case "clamp" | "clamp_min" if _is_input(x):
-            low, _ = argument(1, "min")
-            high = argument(2, "max")[0] if name == "clamp" else None
-            if not _is_zero(low):
-                return None, source
+    if name in ("clamp", "clamp_min"):
+        high = argument(2, "max")[0] if name == "clamp" else None
+        if _is_input(x) and _equals(argument(1, "min")[0], 0):
             if high is None or _equals(high, math.inf):
                 return "relu", source
             return ("relu6" if _equals(high, 6) else None), source
-        case "max" | "maximum":
-            y, other = argument(1, "other")
-            for value, zero, where in ((x, y, source), (y, x, other)):
-                if isinstance(y, Tensor) and _is_input(value) and _is_zero(zero) and zero.numel() <= value.numel():
-                    return "relu", where
-        case "where":
-            condition = argument(0, "condition")[0]
-            if len(args) > 1 and isinstance(x, Tensor) and x.is_floating_point():  # x.where(condition, other)
-                (x, source), (condition, _), (y, other) = argument(0), argument(1), argument(2, "other")
-            else:
-                (x, source), (y, other) = argument(1, "input", "self"), argument(2, "other")
-            for value, rest, where, flip in ((x, y, source, False), (y, x, other, True)):
-                if _is_input(value) and _is_gate(condition, value, flip):
-                    return ("relu" if _is_zero(rest) else "gate"), where
-                if _is_input(value) and _is_zero(rest) and _is_one_sided_gate(condition, value, flip):
-                    return "unclear", where
-        case "mul":
-            y, other = argument(1, "other")
-            for value, gate, where in ((x, y, source), (y, x, other)):
-                if _is_input(value) and _is_gate(gate, value):
-                    return "relu", where
-        case "masked_fill" | "setitem":
-            mask, value = argument(1, "mask")[0], argument(2, "value")[0]
-            if _is_input(x) and _is_gate(mask, x, flip=True):
-                return ("relu" if _is_zero(value) else "gate"), source
+        return None, source
+    y, other = argument(1, "other")
+    for value, zero, where in ((x, y, source), (y, x, other)):
+        if isinstance(y, Tensor) and _is_input(value) and _equals(zero, 0) and zero.numel() <= value.numel():
+            return "relu", where
     return None, source
+
+
+def _masks(used: object) -> bool | None:
+    """Whether one of the tensors of a call is 1 where another one is positive and 0 where it is negative, or the other
+    way round; None where it could be, as a bool of an input that is of one sign throughout."""
+    tensors = [one for one in tree_leaves(used) if isinstance(one, Tensor)]
+    pairs = [(x, mask) for x in tensors if _is_input(x) for mask in tensors if mask.shape == x.shape and mask is not x]
+    found = [_agrees(mask, x) for x, mask in pairs]
+    return None if None in found and True not in found else True in found
 
 
 def _is_input(x: object) -> bool:
@@ -223,28 +163,15 @@ def _equals(value: object, number: float) -> bool:
     return type(value) in (int, float) and value == number
 
 
-def _is_zero(value: object) -> bool:
-    return _equals(value, 0)
+def _agrees(mask: Tensor, x: Tensor) -> bool | None:
+    def sided(on: Tensor) -> bool:
+        return bool(on[x > 0].all()) and not bool(on[x < 0].any())
 
-
-def _is_gate(gate: object, x: Tensor, flip: bool = False) -> bool:
-    """Whether `gate` is 1 where x is positive and 0 where it is negative, which x shows both."""
-    if not isinstance(gate, Tensor) or gate.shape != x.shape or gate is x:
+    boolean = mask.dtype == torch.bool
+    if not holds(lambda: (boolean or ((mask == 0) | (mask == 1)).all()) and (sided(mask == 1) or sided(mask == 0))):
         return False
-
-    def agrees() -> bool:
-        on = gate == (0 if flip else 1)
-        whole = gate.dtype == torch.bool or bool((on | (gate == (1 if flip else 0))).all())
-        return whole and bool(on[x > 0].all()) and not bool(on[x < 0].any()) and bool((x > 0).any() and (x < 0).any())
-
-    return holds(agrees)
-
-
-def _is_one_sided_gate(gate: object, x: Tensor, flip: bool) -> bool:
-    """Whether `gate` could be that of an activation, or a mask: all of x is of one sign."""
-    if not isinstance(gate, Tensor) or gate.shape != x.shape or gate.dtype != torch.bool:
-        return False
-    return holds(lambda: ((gate != flip) == (x > 0)).all())
+    both = holds(lambda: (x > 0).any() and (x < 0).any())
+    return True if both else None if boolean else False
 
 
 # ---- is a piece of code an elementwise activation? ----
@@ -311,39 +238,16 @@ def probably_calls(module: nn.Module) -> bool:
 
 
 def names_one_of(module: nn.Module, functions: tuple[types.FunctionType, ...]) -> bool:
-    """Whether a module keeps one of these functions, or its forward may call one; read off its code, nothing runs."""
+    """Whether a module keeps one of these functions, or its forward names one; read off its code, nothing runs."""
     if type(module).__module__.startswith("torch.nn.modules"):
         return False
     functions = tuple(map(_plain_function, functions))
     if any(_plain_function(value) is wanted for value in vars(module).values() for wanted in functions):
         return True
     forward = _plain_function(inspect.getattr_static(type(module), "forward", None))
-    return _reaches(forward, type(module), functions)
-
-
-def _reaches(function: object, owner: type, functions: tuple[types.FunctionType, ...], depth: int = 3) -> bool:
-    if type(function) is not types.FunctionType or depth == 0:
-        return False
-    names = {*_names_in(function, depth=1), *function.__code__.co_freevars}
-    for name in names:
-        for called in (*_called(name, function, owner), *_in_module(function.__globals__.get(name), names)):
-            if any(called is wanted for wanted in functions):
-                return True
-            ours = not called.__module__.startswith(("torch", "htaf."))
-            if ours and called is not function and _reaches(called, owner, functions, depth - 1):
-                return True
-    return False
-
-
-def _in_module(value: object, names: set[str], depth: int = 3) -> Iterator[types.FunctionType]:
-    """The functions that `names` mean in a Python module and in those inside it, as in `htaf.functional.htaf`."""
-    if type(value) is not types.ModuleType or depth == 0:
-        return
-    for name in names & vars(value).keys():
-        found = _plain_function(vars(value)[name])
-        if type(found) is types.FunctionType and isinstance(found.__module__, str):
-            yield found
-        yield from _in_module(found, names, depth - 1)
+    names = _names_in(forward, type(module)) & {function.__name__ for function in functions}
+    modules = {name for name in names if type(getattr(forward, "__globals__", {}).get(name)) is types.ModuleType}
+    return bool(names - modules) or bool(modules and "functional" in _names_in(forward, type(module)))
 
 
 def _names_in(function: object, owner: type | None = None, depth: int = 3) -> set[str]:
@@ -575,8 +479,8 @@ class CallRecorder(TorchFunctionMode):
         if function is not None:
             self.functions.setdefault(path, {})[function] = None
         if name in _FUSED_CALLS:
-            if fused_kind(frame.module) is None:
-                self.beyond[path, f"{_FUSED_CALLS[name]} inside {name}", "write its formula with modules"] = None
+            if not isinstance(frame.module, FUSED_MODULES):
+                self.beyond[path, f"activations inside {name}", "write its formula with modules"] = None
             return True
         kind = call_kind(func, args, kwargs)
         if kind is not None:
@@ -585,13 +489,9 @@ class CallRecorder(TorchFunctionMode):
             with self.covering():
                 call = _Call(_BY_ARGUMENTS[name], *kind_by_arguments(_BY_ARGUMENTS[name], args, kwargs))
         else:
+            if name in _WITH_A_MASK:
+                self._note_mask(path, name.strip("_"), (args, kwargs))
             return False
-        if call.kind == "gate":
-            call.kind = None
-            self.beyond[path, f"an activation written with {call.name}", "make it a module without children"] = None
-        if call.kind == "unclear":
-            call.kind = None
-            self.doubtful.setdefault(path, {})["where"] = None
         if not frame.forward:
             if call.kind:
                 self.beyond[path, f"{call.kind} called by a hook", "make it a module"] = None
@@ -604,6 +504,16 @@ class CallRecorder(TorchFunctionMode):
         if call.kind is not None and not call.fixed:
             self._ran.append((path, frame, len(frame.calls) - 1))
         return call.kind is not None
+
+    def _note_mask(self, path: str, name: str, used: object) -> None:
+        """Name an activation that is written out with a mask."""
+        with self.covering():
+            found = _masks(used)
+        if found:
+            advice = "call it by one function (F.relu), or make it a module without children"
+            self.beyond[path, f"an activation written with {name}", advice] = None
+        elif found is None and name == "where":
+            self.doubtful.setdefault(path, {})[name] = None
 
     def operator(self, name: str, args: tuple[Any, ...]) -> None:
         """Note an operator that ran below Python, unless something above accounts for it."""
@@ -695,15 +605,6 @@ class Operators(TorchDispatchMode):
             result = func(*args, **(kwargs or {}))
             self.recorder.flow.operator(func, args, kwargs or {}, result)
         return result
-
-
-def fused_kind(module: nn.Module) -> str | None:
-    """The activations inside a layer of torch.nn that computes them itself, None for any other module."""
-    base = next((base for base in type(module).__mro__ if base in FUSED_MODULES), None)
-    if base is None:
-        return None
-    gated = getattr(module, "mode", "") in ("LSTM", "GRU")  # kinds of RNNBase
-    return FUSED_MODULES[base] or ("sigmoid and tanh" if gated else getattr(module, "nonlinearity", "tanh"))
 
 
 def _autograd_functions(base: type) -> Iterator[tuple[types.CodeType, str]]:

@@ -23,32 +23,12 @@ from htaf.transform.convert.flow import SQUASHING, WORDS, Made, Stays
 from htaf.transform.convert.functional_sites import duplicate, own_class
 from htaf.transform.convert.places import Order
 
-_MODULES: dict[type, str] = {
-    nn.CELU: "celu",
-    nn.ELU: "elu",
-    nn.GELU: "gelu",
-    nn.Hardshrink: "hardshrink",
-    nn.Hardsigmoid: "hardsigmoid",
-    nn.Hardswish: "hardswish",
-    nn.Hardtanh: "hardtanh",
-    nn.LeakyReLU: "leaky_relu",
-    nn.LogSigmoid: "logsigmoid",
-    nn.Mish: "mish",
-    nn.PReLU: "prelu",
-    nn.ReLU: "relu",
-    nn.ReLU6: "relu6",
-    nn.RReLU: "rrelu",
-    nn.SELU: "selu",
-    nn.SiLU: "silu",
-    nn.Sigmoid: "sigmoid",
-    nn.Softplus: "softplus",
-    nn.Softshrink: "softshrink",
-    nn.Softsign: "softsign",
-    nn.Tanh: "tanh",
-    nn.Tanhshrink: "tanhshrink",
-    nn.Threshold: "threshold",
-    Heaviside: "heaviside",
-}
+_CLASSES = (
+    nn.CELU, nn.ELU, nn.GELU, nn.Hardshrink, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.LogSigmoid, nn.Mish,
+    nn.PReLU, nn.ReLU, nn.ReLU6, nn.RReLU, nn.SELU, nn.SiLU, nn.Sigmoid, nn.Softplus, nn.Softshrink, nn.Softsign,
+    nn.Tanh, nn.Tanhshrink, nn.Threshold, Heaviside,
+)  # fmt: skip
+_MODULES: dict[type, str] = {cls: cls.__name__.lower() for cls in _CLASSES} | {nn.LeakyReLU: "leaky_relu"}
 _KNOWN: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "relu6": F.relu6,
@@ -88,7 +68,7 @@ class Site:
         module_type: class of the module; None for a function.
         aliases: further paths of the same module.
         in_place: the model still reads the input that the activation overwrites.
-        stays: why `replace` leaves it unless `where` chooses it: "output", "gate", "scale", "softcap", "scores",
+        stays: why `replace` leaves it unless `where` chooses it: "output", "gate", "scale", "scores",
             "choice" or "formula"; "kept": `keep` chose it; None: it acts between layers, as far as the run or the
             structure of the model tells.
         first: in the example no other activation comes before it.
@@ -366,9 +346,8 @@ def _values() -> Tensor:
 def _beyond(trial: nn.Module, record: calls.CallRecorder) -> Iterator[str]:
     """Activations that no module can stand in for: inside torch's fused layers, and what the run brought to light."""
     for path, module in trial.named_modules():
-        kind = calls.fused_kind(module)
-        if kind is not None:
-            yield f"{_label(trial, path)}: {kind} inside a fused layer; write its formula with modules"
+        if isinstance(module, calls.FUSED_MODULES):
+            yield f"{_label(trial, path)}: activations inside a fused layer; write its formula with modules"
     for path, what, advice in record.beyond:
         yield f"{_label(trial, path)}: {what}; {advice}"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,12 +19,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
 # why an activation stays unless it is chosen
-Stays = Literal["output", "gate", "scale", "softcap", "scores", "choice", "formula", "kept"]
+Stays = Literal["output", "gate", "scale", "scores", "choice", "formula", "kept"]
 WORDS: dict[Stays, str] = {
     "output": "its value reaches an output, no layer in between",
     "gate": "a gate: it multiplies another value",
     "scale": "a scale or a time step: it multiplies another value",
-    "softcap": "a soft cap, c * tanh(x / c)",
     "scores": "scores of an attention: of a softmax, or of a product of two computed matrices",
     "choice": "its value is only compared or sorted, no layer reads it",
     "formula": "a part of a formula that is written out: call it by one function (F.silu), or make it a module",
@@ -58,7 +56,6 @@ _RANDOM = {"rand", "randn", "rand_like", "randn_like", "normal", "uniform", "ber
 class Made:
     """One value of an activation, and what became of it."""
 
-    capped_at: float | None = None  # what its input was divided by
     root: object = None  # of its input, see `Mark`
     first: bool = False  # no activation comes before it
     work: int = 0  # products of its values with weights, in the layers that read it
@@ -70,14 +67,11 @@ class Made:
     scores: bool = False
     is_logarithm: bool = False  # of what goes on
     compared: bool = False
-    capped: bool = False
     returned: bool = False
     returned_in_a_sum: bool = False
 
     def stays(self, kind: str) -> Stays | None:
         """Why an activation of this kind is none between layers; None where it is one, as far as one can see."""
-        if self.capped:
-            return "softcap"
         if self.in_formula:
             return "formula"
         if self.returned:
@@ -106,7 +100,6 @@ class Mark:
         data: comes from numbers of the example, or from random ones.
         computed: comes from a layer.
         behind: comes from an activation.
-        divided_by: a number, if that is how it was made.
         layers: the parameters of the layers that it comes from, if nothing but elementwise operators follow them.
         root: the same of all that is an elementwise function of one tensor.
     """
@@ -116,7 +109,6 @@ class Mark:
     data: bool = False
     computed: bool = False
     behind: bool = False
-    divided_by: float | None = None
     layers: frozenset[StorageWeakRef] = frozenset()
     root: object = field(default_factory=object)
 
@@ -140,7 +132,7 @@ class Flow:
         """Before an activation acts on `x`, which it may overwrite."""
         if not isinstance(x, Tensor):
             return Made()
-        return Made(self._mark(x).divided_by, self._root(x), first=not self._mark(x).behind)
+        return Made(self._root(x), first=not self._mark(x).behind)
 
     def layers(self, used: object) -> frozenset[StorageWeakRef]:
         """What tells apart the values that one line of code computes behind different layers."""
@@ -151,9 +143,7 @@ class Flow:
         """A tensor is the value of an activation."""
         if isinstance(result, Tensor) and (key := _key(result)) is not None:
             mark = self._marks.get(key, _CONSTANT)
-            self._marks[key] = dataclasses.replace(
-                mark, of=mark.of | {made: True}, behind=True, divided_by=None, root=made.root
-            )
+            self._marks[key] = dataclasses.replace(mark, of=mark.of | {made: True}, behind=True, root=made.root)
 
     def end(self, output: object) -> None:
         for tensor in tensors_of(output):
@@ -191,7 +181,7 @@ class Flow:
                 data, computed = there.data or made.data, there.computed or made.computed
                 behind, layers = there.behind or made.behind, there.layers | made.layers
                 own = there.own and made.own
-                self._marks[key] = Mark(there.of | made.of, own, data, computed, behind, None, layers)
+                self._marks[key] = Mark(there.of | made.of, own, data, computed, behind, layers)
             else:
                 self._marks[key] = made
 
@@ -236,7 +226,7 @@ class Flow:
                 made.is_logarithm = True
         of = self._carried(name, args, ins, marks)
         layers = frozenset().union(*(mark.layers for mark in floats))
-        return Mark(of, own, data, computed, behind, self._divided_by(name, args, marks), layers)
+        return Mark(of, own, data, computed, behind, layers)
 
     def _root(self, tensor: Tensor) -> object:
         """The root of a tensor; a part of a storage has one of its own."""
@@ -270,7 +260,6 @@ class Flow:
         if name in _PRODUCTS:
             factors = [(one, self._mark(one)) for one in args[-2:] if isinstance(one, Tensor)]
             self._multiply(factors)
-            self._cap(name, args)
         elif name == "normal":  # a deviation, which stands second where there is one, multiplies what is drawn
             for deviation in [one for one in args[1:2] if isinstance(one, Tensor)]:
                 for made, pure in self._mark(deviation).of.items():
@@ -311,21 +300,6 @@ class Flow:
                         made.multiplies |= one.numel() <= other.numel()
                         made.is_multiplied |= one.numel() > other.numel()
 
-    def _cap(self, name: str, args: tuple[Any, ...]) -> None:
-        scaled, factor = _scaled(name, args)
-        if scaled is None:
-            return
-        for made, pure in self._mark(scaled).of.items():
-            if pure and made.capped_at is not None and factor != 1:
-                made.capped |= math.isclose(made.capped_at, factor, rel_tol=1e-4)
-
-    def _divided_by(self, name: str, args: tuple[Any, ...], marks: list[Mark]) -> float | None:
-        if name not in ("mul", "div") or len(args) < 2:
-            same = name in _SAME and marks
-            return marks[0].divided_by if same else None
-        scaled, factor = _scaled(name, args)
-        return None if scaled is None else 1 / factor
-
     def _mark(self, tensor: Tensor) -> Mark:
         key = _key(tensor)
         return _CONSTANT if key is None else self._marks.get(key, _CONSTANT)
@@ -362,29 +336,6 @@ def _key(tensor: Tensor) -> StorageWeakRef | None:
 
 def _is_real(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
-
-
-def _number(value: object) -> float | None:
-    """A number, also as a tensor of one entry whose value is at hand."""
-    if isinstance(value, Tensor):
-        if value.numel() != 1 or value.is_complex():
-            return None
-        try:
-            return float(value)
-        except (RuntimeError, NotImplementedError):  # on the meta device, fake
-            return None
-    return float(value) if isinstance(value, (int, float)) else None
-
-
-def _scaled(name: str, args: tuple[Any, ...]) -> tuple[Tensor | None, float]:
-    """What a product or quotient with one number scales, and by how much; None where it is no such one."""
-    if len(args) < 2:
-        return None, 1.0
-    for scaled, by in (args[:2], args[1::-1]) if name == "mul" else (args[:2],):
-        number = _number(by)
-        if isinstance(scaled, Tensor) and number is not None and number != 0:
-            return scaled, number if name == "mul" else 1 / number
-    return None, 1.0
 
 
 def _is_mask(tensor: Tensor) -> bool:

@@ -98,11 +98,10 @@ def sites(model: nn.Module, example: Any) -> list[Site]:
 
     A site is a module (all elementwise activations of torch.nn, those of htaf, and any childless module without
     parameters that calls an activation function, or compares, and maps every element by itself), an activation function
-    kept in an attribute (`TransformerEncoderLayer.activation`), or one called inside a forward. There `x.clamp(min=0)`,
-    `torch.maximum(x, zeros)`, `torch.where(x > 0, x, 0)`, `x * (x > 0)`, `x.masked_fill(x < 0, 0)`, `x[x < 0] = 0` and
-    their like count as relu, `x.clamp(0, 6)` as relu6; the values of the example decide. Of a formula that is written
-    out, `x * x.sigmoid()`, each activation in it is a site, and they stay: `F.silu(x)` or a module is one call, and a
-    site as a whole.
+    kept in an attribute (`TransformerEncoderLayer.activation`), or one called inside a forward. There `x.clamp(min=0)`
+    and `torch.maximum(x, zeros)` count as relu, `x.clamp(0, 6)` as relu6; the values of the example decide. Of a
+    formula that is written out, `x * x.sigmoid()`, each activation in it is a site, and they stay: `F.silu(x)` or a
+    module is one call, and a site as a whole.
 
     `Site.stays` says why `replace` leaves a site that is no activation between layers, from what becomes of its values
     in the run::
@@ -111,15 +110,15 @@ def sites(model: nn.Module, example: Any) -> list[Site]:
         gate      a sigmoid, tanh or their like multiplies another value, and no layer reads it: squeeze and excite, the
                   gates of an LSTM. An activation without bounds, as SiLU in the gated MLP of a language model, is none
         scale     a softplus that multiplies another value: a time step, a standard deviation
-        softcap   c * tanh(x / c)
         scores    they go into a softmax, or into a product of two computed matrices
         choice    they are only compared or sorted, as the objectness of boxes
         formula   x * sigmoid(x), GELU by tanh, any product of functions of one x, or a logarithm of an activation
 
     Softmax and functions applied to a parameter are no sites. What acts like an activation and cannot be replaced is
     none either, but `conversion` names it after `replace`: the activations inside torch's recurrent layers and GLU,
-    those in an autograd Function, in scripted or compiled code, and in a hook. In its notes it names other elementwise
-    functions (`x.clamp(0, 1)`, `x.sin()`, `x.exp()`), which mostly are none.
+    those in an autograd Function, in scripted or compiled code, in a hook, and what a mask writes out, such as
+    `torch.where(x > 0, x, 0)` or `x * (x > 0)`. In its notes it names other elementwise functions (`x.clamp(0, 1)`,
+    `x.sin()`, `x.exp()`), which mostly are none.
 
     The example runs once, in eval mode without gradients, on a copy that shares the parameters: the model is not
     touched. The fused path of torch's transformer layers is off during that run.
@@ -159,8 +158,8 @@ def replace(
     as behind another ReLU, rises near their median and not at 0, where it would give 1 throughout. A loop of one's own
     stays as it is. In a process group every process calls it, and all take the numbers of the first.
 
-    What is no activation between layers stays, and `conversion` says why: outputs, gates that multiply, soft caps, time
-    steps, scores, written-out formulas (see `sites`). `where` takes them in, and `keep` leaves others as they are: of
+    What is no activation between layers stays, and `conversion` says why: outputs, gates that multiply, time steps,
+    scores, written-out formulas (see `sites`). `where` takes them in, and `keep` leaves others as they are: of
     what `where` chooses all becomes steps but what `keep` chooses. `keep="first"` leaves every activation that no other
     one comes before; the layer behind it then reads real numbers. Without an example only the last module of a sequence
     is known to be an output.

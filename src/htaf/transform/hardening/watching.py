@@ -1,8 +1,7 @@
 """What becomes of a layer's output within a network: the norm behind it, and the sum that it is added into.
 
 A run is watched by forward hooks of layers and norms and by a `TorchFunctionMode`, which sees additions; operands are
-known by identity. Between a layer and its sum may lie what can be undone: an eval batch norm, a product with a
-parameter (layer scale), dropout, and whatever only moves values (reshape, permute, roll).
+known by identity. Between a layer and its sum may lie what can be undone: an eval batch norm, dropout and reshaping.
 """
 
 from __future__ import annotations
@@ -26,12 +25,10 @@ LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 Undo = Callable[[Tensor], Tensor]
 
 _ADDS = {"add", "__add__", "__radd__", "add_", "__iadd__"}
-_PRODUCTS = {"mul", "__mul__", "__rmul__", "mul_", "__imul__"}
 _SAME_ORDER = {
     "reshape", "view", "flatten", "unflatten", "squeeze", "unsqueeze", "contiguous", "clone", "to", "float", "detach",
     "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout",
 }  # fmt: skip
-_OTHER_ORDER = {"permute", "transpose", "swapaxes", "movedim", "roll", "flip"}
 
 
 def is_norm(module: nn.Module) -> bool:
@@ -186,29 +183,14 @@ class _Watch(TorchFunctionMode):
         if name in _ADDS and len(args) == 2 and not kwargs.keys() - {"input", "other"}:
             return self._added(func, args, kwargs)
         route = self._route(args[0]) if args else None
-        factor = args[1] if len(args) > 1 else kwargs.get("other")
-        if name in _PRODUCTS and route is None and isinstance(factor, Tensor) and len(args) == 2:
-            route = self._route(factor)
-            if name in ("mul", "__mul__", "__rmul__"):
-                args, factor = args[::-1], args[0]
         if route is None:
             return func(*args, **kwargs)
         source, shape = args[0], args[0].shape
         result = func(*args, **kwargs)
         if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):  # overwritten, if in part
             self.routes.pop(source, None)
-        if not isinstance(result, Tensor):
-            return result
-        if result.shape == shape and name in _PRODUCTS and isinstance(factor, nn.Parameter):
-            gain = factor.detach()
-            safe = torch.where(gain == 0, 1, gain)
-            self._keep(result, route.then(lambda x: torch.where(gain == 0, torch.nan, x / safe)))
-        elif name in _SAME_ORDER and result.numel() == source.numel():
+        if isinstance(result, Tensor) and name in _SAME_ORDER and result.numel() == source.numel():
             self._keep(result, route if result is source else route.then(lambda x: x.reshape(shape)))
-        elif name in _OTHER_ORDER:
-            index = func(torch.arange(source.numel(), device=source.device).reshape(shape), *args[1:], **kwargs)
-            undo = lambda x: torch.empty_like(x.flatten()).index_copy_(0, index.flatten(), x.flatten()).reshape(shape)  # noqa: E731
-            self._keep(result, route.then(undo))
         elif result is source:  # overwritten by something else
             self.routes.pop(source, None)
         return result

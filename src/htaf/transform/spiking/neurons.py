@@ -76,16 +76,6 @@ class Neuron(Remembering, ABC):
         assert last is not None
         return spikes, last
 
-    def potentials(
-        self, x: Float[Tensor, " steps *shape"], v: Float[Tensor, "*shape"] | None = None
-    ) -> Float[Tensor, " steps *shape"]:
-        """The membrane potentials [T, N, ...] after each time step and its reset, to look at: step by step, so slower
-        than `run`."""
-        found = list[Tensor]()
-        for now in x.unbind(0):
-            found.append(v := self.step(now, v)[1])
-        return torch.stack(found)
-
     def step(
         self, x: Float[Tensor, "*shape"], v: Float[Tensor, "*shape"] | None = None
     ) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:

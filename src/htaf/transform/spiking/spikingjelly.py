@@ -1,4 +1,4 @@
-"""SpikingJelly's neurons as htaf's and back, in place: layers, norms and pooling between them stay as they are.
+"""SpikingJelly's neurons as htaf's, in place: layers, norms and pooling between them stay as they are.
 
     IFNode                           IF          v_threshold: threshold, both fire where v >= threshold
     LIFNode, ParametricLIFNode       LIF         tau, decay_input; of the latter tau = 1 / sigmoid(w)
@@ -9,8 +9,7 @@ Both see [T, N, ...] (step_mode "m"). Theirs keep the potential between calls: `
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -41,21 +40,14 @@ def from_spikingjelly(model: Model, spike: Callable[[], nn.Module] = Heaviside) 
         if first[id(module)] != path:
             raise ValueError(f"{path}: expected its own neuron, got that of {first[id(module)]}, which has a potential")
     made = {path: _ours(path, module, spike) for path, module in found.items()}
-    return _exchanged(model, made, "neurons of SpikingJelly")
-
-
-def to_spikingjelly(model: Model) -> Model:
-    """A copy with SpikingJelly's neurons (multi-step, its default surrogate) in the place of `htaf.IF` and `htaf.LIF`.
-
-    A neuron that `forward` calls twice must be two before: theirs keep the potential of the first call.
-
-    Raises:
-        ValueError: no neuron of htaf, or one whose spike is smooth (harden it first). ImportError: no SpikingJelly.
-    """
-    theirs = importlib.import_module("spikingjelly.activation_based.neuron")
-    every = model.named_modules(remove_duplicate=False)  # at two places: two, as each has a potential
-    made = {path: _theirs(path, m, theirs) for path, m in every if isinstance(m, Neuron)}
-    return _exchanged(model, made, "neurons of htaf")
+    if not made:
+        raise ValueError(f"expected neurons of SpikingJelly in {type(model).__name__}, got none")
+    if "" in made:
+        return made[""].train(model.training)  # pyright: ignore[reportReturnType]
+    new = duplicate(model)
+    for path, neuron in made.items():
+        new.set_submodule(path, neuron.train(model.training))
+    return new
 
 
 def _is_theirs(kind: type) -> bool:
@@ -78,26 +70,3 @@ def _ours(path: str, node: Any, spike: Callable[[], nn.Module]) -> Neuron:
         return IF(spike(), **shared)
     tau = node.tau if kind == "LIFNode" else 1 / node.w.sigmoid().item()
     return LIF(spike(), tau=tau, decay_input=node.decay_input, **shared)
-
-
-def _theirs(path: str, neuron: Neuron, theirs: Any) -> nn.Module:
-    if type(neuron.spike) is not Heaviside:
-        raise ValueError(f"{path or 'the model'}: expected exact spikes, got {neuron.spike}: htaf.harden(model) first")
-    shared = {
-        "v_threshold": neuron.threshold, "v_reset": None if neuron.reset == "soft" else 0.0,
-        "detach_reset": neuron.detach_reset, "step_mode": "m",
-    }  # fmt: skip
-    if isinstance(neuron, LIF):
-        return theirs.LIFNode(tau=neuron.tau, decay_input=neuron.decay_input, **shared)
-    return theirs.IFNode(**shared)
-
-
-def _exchanged(model: Model, made: Mapping[str, nn.Module], expected: str) -> Model:
-    if not made:
-        raise ValueError(f"expected {expected} in {type(model).__name__}, got none")
-    if "" in made:
-        return made[""].train(model.training)  # pyright: ignore[reportReturnType]
-    new = duplicate(model)
-    for path, neuron in made.items():
-        new.set_submodule(path, neuron.train(model.training))
-    return new
