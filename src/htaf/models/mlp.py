@@ -141,7 +141,8 @@ class MLP(nn.Module):
     Args:
         in_features: columns of the input.
         out_features: columns of the output: classes, or 1 for a regression.
-        hidden: sizes of the hidden layers, of each member; (256, 256, 128) is the paper's.
+        hidden: sizes of the hidden layers, of each member; (256, 256, 128) is the paper's. None, with thresholds: the
+            head reads their bits, a sum of step functions of the columns, which are rounded as on a grid.
         act: makes one activation module per hidden layer, such as `partial(HTAF, 2.0, 11.0)`.
         batch_norm: normalise every pre-activation.
         members: how many; more than one have one hidden layer each.
@@ -154,8 +155,8 @@ class MLP(nn.Module):
     Shape: [batch, in_features] -> [batch, out_features].
 
     Raises:
-        ValueError: a size is not a positive integer, or there is no hidden layer; several members of several layers;
-            leaves without a thermometer.
+        ValueError: a size is not a positive integer, or there is no hidden layer and no thermometer; several members of
+            other than one layer; leaves without a thermometer.
 
     Source: the paper, appendix E.3; members: Lakshminarayanan et al. 2017, in one network as Gorishniy et al. 2025;
     direct: Cheng et al. 2016, "Wide & Deep Learning".
@@ -176,9 +177,9 @@ class MLP(nn.Module):
         leaves: int = 0,
     ) -> None:
         super().__init__()
-        if not hidden or min(in_features, *hidden, out_features, members) < 1:
+        if not (hidden or any(thresholds)) or min(in_features, *hidden, out_features, members) < 1:
             raise ValueError(f"sizes must be positive, got {in_features} -> {tuple(hidden)} -> {out_features}")
-        if members > 1 and len(hidden) > 1:
+        if members > 1 and len(hidden) != 1:
             raise ValueError(f"several members must have one hidden layer each, got {members} of {tuple(hidden)}")
         if thresholds and len(thresholds) != in_features:
             raise ValueError(f"thresholds must be of {in_features} columns, got {len(thresholds)}")
@@ -186,6 +187,7 @@ class MLP(nn.Module):
         self.given = False  # whether inputs are followed by what `beside` gives for them
         self.thermometer = Thermometer(thresholds) if any(thresholds) else nn.Identity()
         self.columns = Columns(*columns_grid(None if any(thresholds) else in_features))
+        self.columns.rounds = not hidden
         if leaves and not isinstance(self.thermometer, Thermometer):
             raise ValueError(f"leaves must be 0 without a thermometer, got {leaves}")
         sizes = [getattr(self.thermometer, "out_features", in_features), *(members * size for size in hidden)]

@@ -160,7 +160,7 @@ def boosted(train: Known, validation: Known, counts: Sequence[int], most: int, s
         if (loss := validation.loss(seen)) < best:
             best, kept = loss, rounds
     values = {path: [value for at, value in each if at < kept] for path, each in found.items()}
-    return _as_bits({path: np.sum(each, 0) for path, each in values.items() if each}, np.cumsum([0, *counts]), classes)
+    return as_bits({path: np.sum(each, 0) for path, each in values.items() if each}, np.cumsum([0, *counts]), classes)
 
 
 def least_rows(cuts: int, rows: int) -> int:
@@ -248,12 +248,12 @@ def _grown(
     return _Tree(levels, -RATE * sums[0] / (sums[1] + RIDGE))
 
 
-def _as_bits(
+def as_bits(
     values: dict[And, Outputs],
     first: Int64[np.ndarray, " columns"],
     outputs: int,
 ) -> Ands:
-    """first: the place of each column's first bit, and the number of bits."""
+    """Write ands as weights of bits; first: the place of each column's first bit, and the number of bits."""
     weight, value = np.zeros((len(values), first[-1]), np.float32), np.zeros((outputs, len(values)))
     for leaf, (path, output) in enumerate(values.items()):
         for column, cut, reached in path:
@@ -277,7 +277,7 @@ def fit_leaves(net: MLP, posed: Problem) -> None:
     assert net.leaves is not None
     nn.init.zeros_(net.head.bias)  # the trees begin from the linear part, or from 0
     seed = torch.initial_seed()  # the training's: what is drawn next depends on the size that the network had before
-    train, validation = _known(net, posed.fitting()), _known(net, posed.choosing())
+    train, validation = known(net, posed.fitting()), known(net, posed.choosing())
     found = boosted(train, validation, net.thermometer.counts, net.leaves.count, seed)
     if len(found.needed):
         weight, needed, value = (torch.from_numpy(v).float() for v in (found.weight, found.needed, found.value))
@@ -286,8 +286,8 @@ def fit_leaves(net: MLP, posed: Problem) -> None:
         net.leaves = None
 
 
-def _known(net: MLP, part: Part) -> Known:
-    """A part as trees take it, in chunks."""
+def known(net: MLP, part: Part) -> Known:
+    """Read a part as trees take it, in chunks."""
     assert isinstance(net.thermometer, Thermometer)
     asked = [j for j, count in enumerate(net.thermometer.counts) if count]
     first = np.cumsum([0, *(net.thermometer.counts[j] for j in asked)])[:-1]
