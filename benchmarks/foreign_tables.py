@@ -182,14 +182,17 @@ def made(method: str, classes: bool, frame: pd.DataFrame, options: dict[str, Any
     texts = [name for name in frame if isinstance(frame[name].dtype, pd.CategoricalDtype)]
     if method in ("htaf", "readable"):
         import htaf
+        from htaf.training.families import ready_recipe
 
         if method == "readable":
-            options = {"recipe": {"readable": True, "steps": rules}, **options}
+            fields = {"steps": rules, **options.get("recipe", {})}
+            options = {**options, "recipe": ready_recipe("mlp", "readable").replace(**fields)}
         return (htaf.HtafClassifier if classes else htaf.HtafRegressor)(**options)
     if method == "ebm":
         from interpret.glassbox import ExplainableBoostingClassifier, ExplainableBoostingRegressor
 
-        return (ExplainableBoostingClassifier if classes else ExplainableBoostingRegressor)(n_jobs=1, random_state=0)
+        of = ExplainableBoostingClassifier if classes else ExplainableBoostingRegressor
+        return of(outer_bags=4, n_jobs=1, random_state=0)  # of 14 bags it takes minutes
     if method == "lightgbm":
         from lightgbm import LGBMClassifier, LGBMRegressor
 
@@ -237,9 +240,13 @@ def size_of(model: Any) -> dict[str, int]:
     """How many terms and rules a glass box has; empty of others."""
     if hasattr(model, "term_names_"):
         return {"terms": len(model.term_names_)}
+    if hasattr(model, "steps") and hasattr(inner := model.steps[-1][1], "complexity_"):
+        return {"rules": int(inner.complexity_)}
     if getattr(getattr(model, "run_", None), "is_readable", False):
-        terms = model.run_.terms()
-        return {"terms": len(terms), "rules": sum(len(term.steps) for term in terms)}
+        from htaf.tables.readable import Reading
+
+        said = Reading(model)
+        return {"terms": said.count, "rules": sum(term.steps for term in said.terms)}
     return {}
 
 

@@ -173,6 +173,7 @@ class MLPNetwork(Network):
             from htaf.training.additive import fit_readable
 
             fit_readable(net, posed, self)
+            return {}
         if net.direct is not None:
             fit_direct(net, posed)
         if net.leaves is not None:
@@ -201,7 +202,8 @@ class MLPNetwork(Network):
         from htaf.models.mlp import MLP
         from htaf.training.boosting import shrunk
 
-        return {"shrink": lambda net: shrunk(net, posed)} if isinstance(net, MLP) and net.fitted else {}
+        learned = self.hidden and isinstance(net, MLP) and net.fitted
+        return {"shrink": lambda net: shrunk(net, posed)} if learned else {}
 
     def groups(self, net: nn.Module, lr: float) -> list[Any]:
         from htaf.models.mlp import MLP
