@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,8 +25,10 @@ from htaf.data.columns import spelled
 from htaf.data.tabular import Table
 from htaf.models.mlp import MLP, Thermometer
 from htaf.program.integer.program import Input
+from htaf.program.integer.raw import prepared_column
 from htaf.program.packed.layers import on_powers
 from htaf.tables.inspection import Fitted, InspectionError, own_table, table_of
+from htaf.training.additive import shortest
 from htaf.training.runs import Run, content_hash
 from htaf.training.runs.data import rows_are_known
 from htaf.training.runs.folder import HASHED, MODEL
@@ -36,10 +39,13 @@ SHOWN = 6  # texts of a group that are named
 
 @dataclass(frozen=True)
 class Condition:
-    """A bit in words. said: its input, see `htaf.training.runs.integer.inputs_of`. number: from which value on it is 1,
-    of a number or a part of a date. texts: for which it is 1, of others."""
+    """A bit in words. said, given: its input, see `htaf.training.runs.integer.inputs_of`. least: from which integer of
+    it on the bit is 1. number: the same, in the unit of a number or a part of a date. texts: for which it is 1, of
+    others."""
 
     said: dict[str, Any]
+    given: Input
+    least: int
     number: float = 0.0
     texts: frozenset[str] = frozenset()
 
@@ -57,20 +63,9 @@ class Condition:
         return f"{column} is {'' if holds else 'not '}{names if len(self.texts) == 1 else f'one of {names}'}"
 
     def holds(self, v: np.ndarray) -> Bool[np.ndarray, " rows"]:
-        """For values of the raw column, as `htaf.training.runs.integer.values_of` reads them."""
-        match self.said["kind"]:
-            case "number":
-                absent = np.isnan(v) | np.isin(v, self.said["codes"])
-                return np.where(absent, self.said["fill"], v) >= self.number
-            case "date":
-                filled = np.where(np.isnat(v), np.datetime64(self.said["fill"], "us"), v)
-                return dates.numbers(filled, np.datetime64(self.said["first"], "us"))[self.said["part"]] >= self.number
-            case "code":
-                return v == self.said["code"]
-            case "missing":
-                return pd.isna(v)
-            case kind:
-                return np.isin(v, [spelled(text) for text in self.texts]) != (kind == "other")
+        """For values of the raw column, as `htaf.training.runs.integer.values_of` reads them; a number counts as the
+        nearest multiple of about a millionth of its range."""
+        return prepared_column(self.said, v, self.given) >= self.least
 
 
 def listed(texts: Sequence[str]) -> str:
@@ -133,7 +128,7 @@ class Reading:
         given = Input("columns", (net.columns.limit,), -net.columns.limit, net.columns.limit, net.columns.exponent)
         self.inputs = inputs_of(self.known, given)
         read = zip(net.thermometer.column.tolist(), net.thermometer.threshold.tolist(), strict=True)
-        self.conditions = [_condition(self.inputs[j], t, 2.0**-given.exponent) for j, t in read]
+        self.conditions = [_condition(self.inputs[j], t, given) for j, t in read]
         ands = [] if net.leaves is None else net.leaves.linear.weight.detach().int().tolist()
         self.rules = [[(i, w > 0) for i, w in enumerate(row) if w] for row in ands]
 
@@ -238,23 +233,16 @@ class Reading:
         return found
 
 
-def _condition(said: dict[str, Any], threshold: float, unit: float) -> Condition:
-    if said["kind"] == "number":
-        number = (threshold - said["offset"]) / said["scale"]
-        return Condition(said, shortest(number, unit / said["scale"]))
-    if said["kind"] == "date":
+def _condition(said: dict[str, Any], threshold: float, given: Input) -> Condition:
+    unit, near = 2.0**-given.exponent, 0.499  # of the values that the network reads as this one
+    least = math.ceil(threshold / unit)
+    if said["kind"] in ("number", "date"):
         span = said["high"] - said["low"]
-        return Condition(said, shortest(said["low"] + threshold * span, unit * span))
+        ends = (said["low"] + (least + off) * unit * span for off in (-near, 0, near))
+        return Condition(said, given, least, shortest(*ends))
     if said["kind"] == "encoded":
-        return Condition(said, texts=frozenset(t for t, v in said["values"].items() if v * unit >= threshold))
-    return Condition(said, texts=frozenset(said.get("texts", [said.get("text", "")])))
-
-
-def shortest(number: float, within: float) -> float:
-    """The number with the fewest digits that is nearer than `within`."""
-    return next(
-        (d for digits in range(1, 17) if abs((d := float(f"{number:.{digits}g}")) - number) < within), number
-    )  # fmt: skip
+        return Condition(said, given, least, texts=frozenset(t for t, v in said["values"].items() if v >= least))
+    return Condition(said, given, least, texts=frozenset(said.get("texts", [said.get("text", "")])))
 
 
 @dataclass(frozen=True)

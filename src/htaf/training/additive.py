@@ -14,6 +14,7 @@ At the end all numbers are integers times one power of two, so that sums are exa
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
@@ -27,8 +28,10 @@ from torch import nn
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError, listed
 from htaf.models.mlp import MLP, Leaves, Thermometer
+from htaf.program.integer.program import Input
 from htaf.training.boosting import And, as_bits, known
 from htaf.training.problems import Problem
+from htaf.training.runs.integer import inputs_of
 
 FOLDS = 4
 ROUNDS, FOLD_ROUNDS, REFIT_ROUNDS = 12, 4, 6  # of the variances; a fold begins with those of all rows
@@ -370,6 +373,7 @@ def fit_readable(net: MLP, posed: Problem, options: Options) -> None:
     """
     assert isinstance(net.thermometer, Thermometer)
     assert isinstance(posed.preprocessor, Preprocessor)
+    net.thermometer.threshold.copy_(short_thresholds(net, posed.examples(sys.maxsize), posed.preprocessor))
     parts = [known(net, part) for part in (posed.fitting(), posed.choosing())]
     codes, y = (np.concatenate([getattr(one, name) for one in parts]) for name in ("codes", "y"))
     weights = np.concatenate([np.ones(len(one.y)) if one.weights is None else one.weights for one in parts])
@@ -377,6 +381,30 @@ def fit_readable(net: MLP, posed: Problem, options: Options) -> None:
     rows = Rows(codes, net.thermometer.counts, y, classes, weights)
     terms = terms_of(posed.preprocessor, options.monotone, net.thermometer.counts, posed.outputs)
     place(net, rounded(learned(rows, terms, options), rows, options.points))
+
+
+def short_thresholds(net: MLP, x: torch.Tensor, known: Preprocessor) -> torch.Tensor:
+    """Thresholds of the same rows that have few digits in the unit of their column, of numbers and parts of dates.
+
+    Each is a value that the network reads, between two of the rows.
+    """
+    assert isinstance(net.thermometer, Thermometer)
+    made, columns, unit = net.thermometer.threshold.clone(), inputs_of(known, Input("columns", (1,), 0, 1)), 2**net.columns.exponent
+    for place, (j, threshold) in enumerate(zip(net.thermometer.column.tolist(), made.tolist(), strict=True)):
+        said = columns[j]
+        if said["kind"] in ("number", "date"):
+            values, span = net.columns(x[:, j]).double(), said["high"] - said["low"]
+            a, b = float(values[values < threshold].max()), float(values[values >= threshold].min())
+            ends = (said["low"] + (w * a + (1 - w) * b) * span for w in (0.75, 0.5, 0.25))
+            number = round((shortest(*ends) - said["low"]) / span * unit) / unit
+            made[place] = number if a < number else b
+    return made
+
+
+def shortest(low: float, middle: float, high: float) -> float:
+    """The number with the fewest digits in an interval, nearest to its middle."""
+    rounded = (float(f"{middle:.{digits}g}") for digits in range(1, 18))
+    return next((number for number in rounded if low <= number <= high), middle)
 
 
 def terms_of(known: Preprocessor, slopes: Sequence[str], counts: Sequence[int], outputs: int) -> list[Term]:
