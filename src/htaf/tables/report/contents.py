@@ -25,6 +25,7 @@ from htaf.data.parts import table_part
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table
 from htaf.tables.inspection import decided_values, effects, importance, in_units, table_of
+from htaf.tables.readable import Reading
 from htaf.tables.report.baselines import Baseline
 from htaf.training.runs import METRICS, Run
 from htaf.training.runs.data import table_rows
@@ -39,7 +40,7 @@ from htaf.training.runs.metrics import (
 )
 from htaf.training.runs.predictions import Joined, forward
 
-FORMAT = 7
+FORMAT = 8
 BINS = 10
 MOST_CLASSES = 100  # whose whole confusion matrix is kept
 MOST_PAIRS = 20  # of classes that are taken for each other
@@ -250,7 +251,7 @@ def contents(
     metrics, headline, part, target = record["metrics"], record["headline"], measured.part, preprocessor.target
     found = results(metrics, headline)
     own = found[part]["smooth"] if found[part]["exact"] is None else found[part]["exact"]
-    shuffled = importance(run, table, part=part)
+    shuffled = None if run.is_readable else importance(run, table, part=part)
     of = {
         "format": FORMAT,
         "key": record["key"],
@@ -273,8 +274,9 @@ def contents(
         "intervals": measured.intervals(),
         "baselines": None if baselines is None else [dataclasses.asdict(one) for one in baselines],
         "training": training(run),
-        "importance": shuffled.to_json(),
-        "effects": of_columns(run, table, shuffled.columns),
+        "importance": None if shuffled is None else shuffled.to_json(),
+        "effects": None if shuffled is None else of_columns(run, table, shuffled.columns),
+        "readable": whole_model(run, table.features.iloc[measured.rows]) if run.is_readable else None,
         "columns": columns(preprocessor.columns),
         "left_out": left_out(record),
         "notes": told(from_record(record["notes"])),
@@ -294,6 +296,33 @@ def contents(
         "calibration": calibration(measured),
         "confusion": confused(matrix),
         "thresholds": thresholds(measured),
+    }
+
+
+def whole_model(run: Run, rows: pd.DataFrame) -> dict[str, Any]:
+    """Say all that a readable network is.
+
+    Returns:
+        {"outputs": names, "unit": of a logit, or of the unit of the target; "center": the number of 0 points, None of
+        classes; "bias": points; "terms": [{"name", "rule", "kind", "levels": [{"text", "end", "points", "share": of the rows}]}]; "row": of the first row, by term, its level and points}.
+    """
+    reading, terms = Reading(run), list[dict[str, Any]]()
+    target, own = reading.known.target, reading.points(rows.head(1)).iloc[0]
+    for term, shares in zip(reading.terms, reading.shares(rows), strict=True):
+        levels = [
+            {"text": level.text, "end": level.end, "points": list(level.points), "share": share}
+            for level, share in zip(term.levels, shares, strict=True)
+        ]
+        ends = [one["end"] for one in levels if one["end"] is not None]
+        terms.append({"name": term.name, "rule": term.rule, "kind": "number" if ends else "category", "levels": levels})
+    numbers = target.task == "regression"
+    return {
+        "outputs": list(reading.outputs),
+        "unit": reading.unit * (target.std if numbers else 1.0),
+        "center": target.mean if numbers else None,
+        "bias": reading.bias.tolist(),
+        "terms": terms,
+        "row": [{"name": str(name), "points": int(points)} for name, points in own.items()],
     }
 
 

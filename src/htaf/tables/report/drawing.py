@@ -116,13 +116,14 @@ def _svg(figure: Figure, alternative: str) -> Markup:
     return Markup(for_page(figure, prefix, f'role="img" aria-label="{words}"'))
 
 
-def _line(axes: Axes, points: Sequence[tuple[float, float | None]], kind: str) -> None:
-    """A line through points, broken where a value is missing; a point without neighbours is a dot."""
+def _line(axes: Axes, points: Sequence[tuple[float, float | None]], kind: str, *, steps: bool = False) -> None:
+    """A line through points, or steps at them, broken where a value is missing; a point without neighbours is a dot."""
     x, y = (_drawn([point[k] for point in points]) for k in (0, 1))
     known = np.concatenate([[False], np.isfinite(y), [False]])
     alone = np.flatnonzero(known[1:-1] & ~known[:-2] & ~known[2:])
     colour, dashes = LOOKS[kind]
-    axes.plot(x, y, color=colour, linestyle=dashes, marker="o", markersize=4, markevery=alone)
+    style = "steps-post" if steps else "default"
+    axes.plot(x, y, color=colour, linestyle=dashes, marker="o", markersize=4, markevery=alone, drawstyle=style)
 
 
 def _drawn(values: Sequence[float | None]) -> np.ndarray:
@@ -181,7 +182,7 @@ def spreads(bins: Sequence[dict[str, float]], target: str) -> Markup:
         return _svg(figure, f"Residuals in {len(bins)} bins by prediction: {told}{number(last['predicted'])}.")
 
 
-def effect(found: dict[str, Any], outputs: Sequence[str], target: str) -> Markup:
+def effect(found: dict[str, Any], outputs: Sequence[str], target: str, *, steps: bool = False) -> Markup:
     """The prediction over the values of a column, see `htaf.inspection.Effect`, a line for each output; outputs: their
     names."""
     points = [point for point in found["points"] if point["value"] != ""]
@@ -207,5 +208,6 @@ def effect(found: dict[str, Any], outputs: Sequence[str], target: str) -> Markup
             axes.xaxis.set_major_locator(MaxNLocator(3))
             axes.xaxis.set_major_formatter(FuncFormatter(lambda day, _: str(np.datetime64(math.floor(day), "D"))))
         for k, kind in enumerate(kinds):
-            _line(axes, [(value, point["mean"][k]) for value, point in zip(values, points, strict=True)], kind)
+            line = [(value, point["mean"][k]) for value, point in zip(values, points, strict=True)]
+            _line(axes, line, kind, steps=steps)
         return _svg(figure, said)
