@@ -35,11 +35,11 @@ from htaf.training.runs.integer import inputs_of
 
 FOLDS = 4
 ROUNDS, FOLD_ROUNDS, REFIT_ROUNDS = 12, 4, 6  # of the variances; a fold begins with those of all rows
-PRICES = tuple(0.1 * 2**k for k in range(8))  # of a step, in nats of the loss
-MORE = tuple(0.1 * 2**k for k in range(8, 16))  # where there are to be few
+PRICES = tuple(0.05 * 2**k for k in range(9))  # of a step, in nats of the loss
+MORE = tuple(0.05 * 2**k for k in range(9, 17))  # where there are to be few
 SOME = (0, 2)  # pairs of columns that have rules; else as many as there may be
 TRIED, RULE = 12, 1.0  # columns that are paired, and the price of a rule, in nats
-LEVEL = 0.5  # standard errors by which fewer steps may be worse out of fold
+LEVEL = 0.1  # standard errors by which fewer steps may be worse out of fold
 DEPTH = 3  # questions of a rule
 FEWEST = 10  # rows of a rule
 SHARE = 0.005  # of the rows
@@ -135,7 +135,7 @@ class Smooth:
         return self.heights[:, 0] + bits @ self.heights[:, 1:].T
 
 
-def smooth(rows: Rows, bits: Bits, term: Int64[np.ndarray, " bits"], before: np.ndarray | None, rounds: int) -> Smooth:
+def smooth(rows: Rows, bits: Bits, term: Int64[np.ndarray, " bits"], before: np.ndarray | None, rounds: int, noise: float = 1.0) -> Smooth:
     """The heights that are likeliest where those of a term are normal around 0, with a variance that makes the rows
     likeliest: ridge or logistic regression by Newton's steps, a penalty for each term.
 
@@ -145,10 +145,10 @@ def smooth(rows: Rows, bits: Bits, term: Int64[np.ndarray, " bits"], before: np.
     Source: MacKay 1992, "Bayesian interpolation"; of generalised additive models Wood and Fasiolo 2017.
     """
     n, width = bits.shape
-    whole, sizes = torch.from_numpy(np.hstack([np.ones((n, 1), np.float32), bits])), np.bincount(term)
+    whole, sizes = torch.from_numpy(np.hstack([np.ones((n, 1), np.float32), bits])), np.bincount(term, minlength=0 if before is None else before.shape[1])
     heights, f = np.zeros((rows.outputs, width + 1)), np.zeros((n, rows.outputs))
     spread = np.full((rows.outputs, len(sizes)), 10.0) if before is None else before.copy()
-    noise, gram = 1.0, torch.empty(0)
+    gram, count = torch.empty(0), len(sizes)
     for _ in range(rounds):
         for k in range(rows.outputs):
             slope, curve = (torch.from_numpy(one[:, k].copy()) for one in rows.slopes(f))
@@ -159,10 +159,10 @@ def smooth(rows: Rows, bits: Bits, term: Int64[np.ndarray, " bits"], before: np.
             new = inverse @ (whole.t() @ slope.float() + gram @ torch.from_numpy(heights[k]))
             heights[k] = new.numpy()
             f[:, k] = (whole @ new.float()).numpy()
-            free = np.maximum(sizes - spread[k] * np.bincount(term, inverse.diagonal()[1:].numpy()), 1e-3)
+            free = np.maximum(sizes - spread[k] * np.bincount(term, inverse.diagonal()[1:].numpy(), count), 1e-3)
             if not rows.classes:
                 noise = float(2 * rows.losses(f).sum() / max(n - free.sum(), n / 10))
-            spread[k] = np.clip(noise * free / (np.bincount(term, heights[k, 1:] ** 2) + 1e-12), 1e-2, 1e7)
+            spread[k] = np.clip(noise * free / (np.bincount(term, heights[k, 1:] ** 2, count) + 1e-12), 1e-2, 1e7)
     return Smooth(heights, spread, noise)
 
 
@@ -285,18 +285,27 @@ def holds(rule: And, codes: np.ndarray) -> np.ndarray:
 
 
 def refitted(
-    rows: Rows, bits: Bits, terms: Sequence[Term], term: np.ndarray, groups: Sequence[Group], pairs: Sequence[list[And]]
+    rows: Rows,
+    bits: Bits,
+    terms: Sequence[Term],
+    term: np.ndarray,
+    groups: Sequence[Group],
+    pairs: Sequence[list[And]],
+    before: Smooth,
 ) -> tuple[Fit, Smooth, Values]:
     """Fit the heights of what is left anew, without steps against the slope of their column; what it gives is the fit,
-    all heights by bit, and the outputs."""
-    groups = [*groups]
+    all heights by bit, and the outputs.
+
+    term: of each bit. before: whose penalties it begins with.
+    """
+    groups, started = [*groups], before.spread[:, : len(terms)]
+    started = np.concatenate([started, np.full((rows.outputs, len(pairs)), started.min())], 1)
     while True:
         made = Fit(tuple(groups), tuple(rule for rules in pairs for rule in rules), np.zeros((0, 0)))
         x = made.features(rows, bits)
         own = [int(term[group[0]]) for group in groups]
         own += [len(terms) + i for i, rules in enumerate(pairs) for _ in rules]
-        _, own = np.unique(np.array(own, np.int64), return_inverse=True)
-        found = smooth(rows, x, own, None, REFIT_ROUNDS)
+        found = smooth(rows, x, np.array(own, np.int64), started, REFIT_ROUNDS, before.noise)
         slopes = np.array([terms[term[group[0]]].slope for group in groups])
         against = (found.heights[0, 1 : 1 + len(groups)] * slopes < 0) if len(groups) else np.zeros(0, bool)
         if not against.any():
@@ -317,7 +326,8 @@ def path(
     for place, one in enumerate(terms):
         for j in one.inputs:
             term[first[j] : first[j + 1]] = place
-    start = smooth(rows, bits, term, None if before is None else before.spread, FOLD_ROUNDS if before else ROUNDS)
+    begin = (None, ROUNDS) if before is None else (before.spread, FOLD_ROUNDS, before.noise)
+    start = smooth(rows, bits, term, *begin)
     f = start.of(bits)
     strength = np.array([_moved(start, bits, term == place) for place in range(len(terms))])
     kept = np.sort(np.argsort(-strength, kind="stable")[: options.terms - options.pairs])
@@ -326,7 +336,7 @@ def path(
     for price in (*PRICES, *(MORE if options.steps else ())):
         groups = fused(rows, [terms[place] for place in kept], now, rows.slopes(f)[1], price)
         for some in sorted({*SOME, options.pairs} - {*range(options.pairs + 1, max(SOME) + 1)}, reverse=True):
-            made = refitted(rows, bits, terms, term, groups, pairs[:some])
+            made = refitted(rows, bits, terms, term, groups, pairs[:some], now)
             fits[price, some] = made[0]
         _, now, f = made  # that without rules  # pyright: ignore[reportPossiblyUnbound]
     return fits, start
