@@ -39,6 +39,7 @@ PRICES = tuple(0.05 * 2**k for k in range(9))  # of a step, in nats of the loss
 MORE = tuple(0.05 * 2**k for k in range(9, 17))  # where there are to be few
 SOME = (0, 2)  # pairs of columns that have rules; else as many as there may be
 TRIED, RULE = 12, 1.0  # columns that are paired, and the price of a rule, in nats
+WEAK = 0.5, 0.001  # of the variances before any rows are seen: what a term adds is never thought to be 0
 LEVEL = 0.1  # standard errors by which fewer steps may be worse out of fold
 DEPTH = 3  # questions of a rule
 FEWEST = 10  # rows of a rule
@@ -162,7 +163,8 @@ def smooth(rows: Rows, bits: Bits, term: Int64[np.ndarray, " bits"], before: np.
             free = np.maximum(sizes - spread[k] * np.bincount(term, inverse.diagonal()[1:].numpy(), count), 1e-3)
             if not rows.classes:
                 noise = float(2 * rows.losses(f).sum() / max(n - free.sum(), n / 10))
-            spread[k] = np.clip(noise * free / (np.bincount(term, heights[k, 1:] ** 2, count) + 1e-12), 1e-2, 1e7)
+            squares = np.bincount(term, heights[k, 1:] ** 2, count)
+            spread[k] = np.clip(noise * (free + WEAK[0]) / (squares + WEAK[1]), 1e-2, 1e7)
     return Smooth(heights, spread, noise)
 
 

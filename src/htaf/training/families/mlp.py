@@ -275,7 +275,7 @@ def tabular_members() -> Recipe:
 def readable() -> Recipe:
     """A network that is its own explanation: step functions of the columns and rules of pairs of them, at most 30
     terms, chosen out of fold. Chosen on those tables of `benchmarks/foreign_tables.py` that choose."""
-    network = MLPNetwork(hidden=(), batch_norm=False, thresholds=48)
+    network = MLPNetwork(hidden=(), batch_norm=False, thresholds=128)
     return Recipe(network, TableData(), Activation(sharpen=False), Optimization(epochs=1, patience=0), Hardening())
 
 
