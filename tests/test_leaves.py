@@ -20,7 +20,7 @@ from htaf.models.mlp import MLP, Leaves
 from htaf.program.export import onnx_network, to_onnx
 from htaf.tables.inspection import reasons
 from htaf.training import boosting
-from htaf.training.boosting import Known, _as_bits, _grown, boosted
+from htaf.training.boosting import Known, as_bits, _grown, boosted
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
 from htaf.training.problems import problem
@@ -57,7 +57,7 @@ def test_leaves_are_the_tree(seed: int, outputs: int) -> None:
     slope, curve = rng.normal(size=(60, outputs)), rng.random((60, outputs))
     tree = _grown(known.codes, slope, curve, np.array(counts) + 1, np.array([0, 2]), boosting.LEAST)
     paths = tree.paths()
-    found = _as_bits(paths, np.cumsum([0, *counts]), outputs)
+    found = as_bits(paths, np.cumsum([0, *counts]), outputs)
     bits, made = bits_of(known.codes, counts), placed(found)
     with torch.no_grad():
         torch.testing.assert_close(made(bits.double()), torch.from_numpy(tree.of(known.codes)))

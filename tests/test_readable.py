@@ -1,0 +1,150 @@
+"""The readable network: how it is fitted, that its words are the model, edits, and the program of raw columns."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import htaf
+from htaf import HtafClassifier, HtafRegressor
+from htaf.program.integer.raw import raw, raw_inputs
+from htaf.tables.inspection import InspectionError
+from htaf.tables.readable import Reading, edit
+from htaf.training.additive import Options, Rows, Term, learned, monotone, segments, shortest
+from htaf.training.distributed import TrainingError
+from htaf.training.families import ready_recipe
+from htaf.training.runs.integer import build_run, prepared, values_of
+
+
+def table(rows: int = 300, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
+    """Columns of all kinds with missing values, and a number that they say."""
+    rng = np.random.default_rng(seed)
+    age, size = rng.integers(18, 80, rows).astype(float), rng.normal(0, 1, rows).round(2)
+    kind, town = rng.choice(["a", "b", "c", "d"], rows), rng.choice([f"t{i}" for i in range(30)], rows)
+    day = pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 700, rows), unit="D")
+    y = (age > 41) * 2 + size + np.isin(kind, ["a", "c"]) + (day.dt.month if hasattr(day, "dt") else day.month) / 6
+    y = np.asarray(y + 2 * ((age > 60) & (size > 0.5)) + rng.normal(0, 0.2, rows))
+    missing = rng.random(rows) < 0.2
+    y[missing] += 1.5
+    age[missing] = np.nan
+    return pd.DataFrame({"age": age, "size": size, "kind": kind, "town": town, "day": day}), y
+
+
+@cache
+def fitted(classes: int, **fields: Any) -> tuple[Any, pd.DataFrame]:
+    frame, y = table()
+    recipe = ready_recipe("mlp", "readable").replace(**fields)
+    if not classes:
+        return HtafRegressor(recipe=recipe).fit(frame, y), frame
+    codes = np.digitize(y, np.quantile(y, np.arange(1, classes) / classes))
+    return HtafClassifier(recipe=recipe).fit(frame, codes), frame
+
+
+@pytest.mark.filterwarnings("ignore:rows unlike")
+@pytest.mark.parametrize("classes", [0, 2, 3])
+def test_words_are_the_model(classes: int) -> None:
+    model, frame = fitted(classes)
+    new, _ = table(200, 1)
+    new.loc[:20, "kind"], new.loc[5:30, "size"], new.loc[40:50, "day"] = "unseen", np.nan, pd.NaT
+    said = Reading(model)
+    for rows in (frame, new):
+        outputs = model._outputs(rows)[:, -len(said.outputs) :]
+        for output in range(len(said.outputs)):
+            points = said.points(rows, output)
+            assert np.array_equal(points.sum(axis=1).to_numpy() * said.unit, outputs[:, output])
+    for term, shares in zip(said.terms, said.shares(new), strict=True):
+        assert term.rule or sum(shares) == pytest.approx(1)
+    assert said.count <= 30
+    assert model.score(frame, model.predict(frame)) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("classes", [0, 2])
+def test_raw_columns_give_the_same(classes: int) -> None:
+    model, frame = fitted(classes)
+    program = build_run(model.run_)
+    direct = raw(program, raw_inputs(program, values_of(program.about["columns"], frame)))
+    found = [one.run(prepared(one.about["columns"], one.input, frame)) for one in (program, direct)]
+    assert np.array_equal(*found)
+    exponent, divisor = program.unit
+    assert np.array_equal(found[0] * 2.0**exponent / divisor, model._outputs(frame))
+
+
+@given(st.lists(st.tuples(st.integers(-5, 5), st.integers(0, 4)), min_size=1, max_size=7), st.sampled_from([0.3, 2.0]))
+def test_segments_cost_least(cells: list[tuple[int, int]], price: float) -> None:
+    values, weights = (np.array(of, float) for of in zip(*cells, strict=True))
+
+    def cost(ends: tuple[int, ...]) -> float:
+        parts = [slice(a, b) for a, b in zip((0, *ends), (*ends, len(values)), strict=True)]
+        left = sum(weights[p] @ (values[p] - np.average(values[p], weights=weights[p] + 1e-12)) ** 2 for p in parts)
+        return left / 2 + price * len(ends)
+
+    inner = range(1, len(values))
+    least = min(cost(ends) for count in range(len(values)) for ends in combinations(inner, count))
+    made = segments(values, weights, price)
+    own = weights @ (values - made) ** 2 / 2 + price * np.count_nonzero(np.diff(made))
+    assert own <= least + 1e-9
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e3))
+def test_shortest_lies_in_the_interval(low: float, width: float) -> None:
+    number = shortest(low, low + width / 2, low + width)
+    assert low <= number <= low + width
+    assert len(f"{number:.15g}") <= len(f"{low + width / 2:.15g}")
+
+
+@settings(max_examples=3, deadline=None)
+@given(st.integers(0, 2**31))
+def test_columns_that_say_nothing_are_left_out(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, 9, (400, 4))
+    y = (codes[:, 1] > 3) - 1.0 + rng.normal(0, 0.05, 400)
+    terms = [Term(str(j), (j,)) for j in range(4)]
+    found = learned(Rows(codes, (8,) * 4, y, 0, np.ones(400)), terms, Options(steps=3))
+    assert (8 + 3,) in found.groups
+    assert found.steps <= 3
+
+
+def test_monotone_is_the_nearest() -> None:
+    values = np.array([1.0, 3.0, 2.0])
+    assert monotone(values, np.ones(3), 1).tolist() == [1, 2.5, 2.5]
+    assert monotone(values, np.ones(3), -1).tolist() == [2, 2, 2]
+
+
+def test_options_hold() -> None:
+    model, _ = fitted(2, monotone=("+size", "-age"), points=20, pairs=0, steps=15)
+    said = Reading(model)
+    levels = {term.name: [level for level in term.levels if level.end is not None] for term in said.terms}
+    points = [level.points[0] for level in levels["size"]]
+    assert len(points) > 1
+    assert points == sorted(points)
+    assert not levels.get("age"), "it rises where it must not"
+    assert np.abs(said.weights).max() <= 20
+    assert sum(term.steps for term in said.terms) <= 15 + len(said.terms)
+    with pytest.raises(TrainingError, match="monotone: expected columns of numbers"):
+        fitted(2, monotone=("+kind",))
+    with pytest.raises(ValueError, match="behind \\+ or -"):
+        ready_recipe("mlp", "readable").replace(monotone=("age",))
+
+
+def test_edited_level(tmp_path: Path) -> None:
+    model, frame = fitted(0)
+    said = Reading(model)
+    term = next(one for one in said.terms if one.name == "age")
+    level = term.levels[1]
+    changed = edit(model, "age", level.text, level.points[0] + 100, frame.assign(target=table()[1]))
+    by = Reading(changed.run).points(frame).sum(axis=1) - said.points(frame).sum(axis=1)
+    bits = said.bits(frame)[:, term.places]
+    assert np.array_equal(by, 100 * (bits == np.array(level.bits)).all(1))
+    assert changed.before != changed.after
+    again = htaf.load(changed.run.save(tmp_path / "run").path)
+    assert np.array_equal(again.predict(frame), changed.run.predict(frame)["prediction"])
+    with pytest.raises(InspectionError, match="expected one of the levels"):
+        edit(model, "age", "old", 1)
