@@ -1,5 +1,5 @@
-"""`htaf.fit` at its defaults beside CatBoost, LightGBM, boosting, a forest and a linear model, on 48 tables that it never
-named; its readable recipe beside EBM, FIGS, RuleFit and a tree, on 17 others.
+"""`htaf.fit` at its defaults beside CatBoost, LightGBM, boosting, a forest and a linear model, on 48 tables that it
+never named; its readable recipe beside EBM, FIGS, RuleFit and a tree, on 17 others.
 
 .venv/bin/pip install -r benchmarks/peers/tables/foreign.txt
 python benchmarks/foreign_tables.py --out foreign.jsonl             # those that judge; 12 tables, three splits
@@ -116,7 +116,9 @@ NUMBERED = (
 )
 # they judge the readable recipe, which was chosen on those of CHOOSE
 READABLE = (
-    Foreign("Ecdat", "Griliches", "lw", drop=("rns80", "mrt80", "smsa80", "age80", "school80", "expr80", "tenure80", "lw80")),
+    Foreign(
+        "Ecdat", "Griliches", "lw", drop=("rns80", "mrt80", "smsa80", "age80", "school80", "expr80", "tenure80", "lw80")
+    ),
     Foreign("Ecdat", "BudgetUK", "wfood"),
     Foreign("Ecdat", "BudgetItaly", "wfood"),
     Foreign("Ecdat", "RetSchool", "wage76"),

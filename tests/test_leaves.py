@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 import htaf
 from htaf.data.tabular import from_frame
 from htaf.models.build import build
-from htaf.models.mlp import MLP, Leaves
+from htaf.models.mlp import MLP, Leaves, LeavesByWords
 from htaf.program.export import onnx_network, to_onnx
 from htaf.tables.inspection import reasons
 from htaf.training import boosting
-from htaf.training.boosting import Known, as_bits, _grown, boosted
+from htaf.training.boosting import Known, _grown, as_bits, boosted
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
 from htaf.training.problems import problem
@@ -48,6 +48,16 @@ def crossed(rows: int, outputs: int, seed: int = 0) -> tuple[Known, list[int]]:
     hit = (codes[:, 0] > 2) ^ (codes[:, 2] > 4)
     y = hit[:, None] + rng.normal(0, 0.1, (rows, 1)) if outputs == 1 else hit * 1 + (outputs == 3) * (codes[:, 2] > 7)
     return Known(codes, np.zeros((rows, outputs)), y), counts
+
+
+@given(st.integers(0, 2**31), st.sampled_from([1, 7, 8, 300]))
+def test_words_are_the_leaves(seed: int, rows: int) -> None:
+    rng = np.random.default_rng(seed)
+    weight = rng.choice([-1, 0, 0, 1], (9, 6))
+    leaves, bits = Leaves(6, 9, 2), torch.from_numpy(rng.integers(0, 2, (rows, 6))).float()
+    parts = weight, (weight > 0).sum(1), rng.integers(-9, 9, (2, 9))
+    leaves.place(*(torch.from_numpy(part).float() for part in parts))
+    assert torch.equal(LeavesByWords(leaves)(bits), leaves(bits))
 
 
 @given(st.integers(0, 2**31), st.integers(1, 3))

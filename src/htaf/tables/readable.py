@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,7 @@ class Reading:
             return self._groups(places)
         ends, off = [self.conditions[i].number for i in ordered], [False] * len(flags)
         texts = [f"below {ends[0]:.15g}"] if ends else ["a value"]
-        texts += [f"{a:.15g} to below {b:.15g}" for a, b in zip(ends, ends[1:], strict=False)]
+        texts += [f"{a:.15g} to below {b:.15g}" for a, b in pairwise(ends)]
         texts += [f"from {ends[-1]:.15g}"] if ends else []
         found = [
             self._level(places, text, [k < n for k in range(len(ordered))] + off, end)

@@ -136,17 +136,20 @@ class Smooth:
         return self.heights[:, 0] + bits @ self.heights[:, 1:].T
 
 
-def smooth(rows: Rows, bits: Bits, term: Int64[np.ndarray, " bits"], before: np.ndarray | None, rounds: int, noise: float = 1.0) -> Smooth:
+def smooth(
+    rows: Rows, bits: Bits, term: Int64[np.ndarray, " bits"], before: np.ndarray | None, rounds: int, noise: float = 1.0
+) -> Smooth:
     """The heights that are likeliest where those of a term are normal around 0, with a variance that makes the rows
     likeliest: ridge or logistic regression by Newton's steps, a penalty for each term.
 
     Args:
-        bits: float32 [rows, bits]. term: of each bit. before: penalties to begin with.
+        bits: float32 [rows, bits]. term: of each bit. before, noise: penalties and noise to begin with.
 
     Source: MacKay 1992, "Bayesian interpolation"; of generalised additive models Wood and Fasiolo 2017.
     """
     n, width = bits.shape
-    whole, sizes = torch.from_numpy(np.hstack([np.ones((n, 1), np.float32), bits])), np.bincount(term, minlength=0 if before is None else before.shape[1])
+    whole = torch.from_numpy(np.hstack([np.ones((n, 1), np.float32), bits]))
+    sizes = np.bincount(term, minlength=0 if before is None else before.shape[1])
     heights, f = np.zeros((rows.outputs, width + 1)), np.zeros((n, rows.outputs))
     spread = np.full((rows.outputs, len(sizes)), 10.0) if before is None else before.copy()
     gram, count = torch.empty(0), len(sizes)
@@ -365,6 +368,8 @@ def learned(rows: Rows, terms: Sequence[Term], options: Options) -> Fit:
     fitting = [key for key, fit in fits.items() if not options.steps or fit.steps <= options.steps]
     fitting = fitting or [min(fits, key=lambda key: fits[key].steps)]
     best = min(fitting, key=lambda key: losses[key].mean())
+    if options.steps:
+        return fits[best]
     level = [key for key in fitting if _worse(losses[key] - losses[best]) <= LEVEL]
     return fits[min(level, key=lambda key: fits[key].steps)]
 
@@ -401,7 +406,11 @@ def short_thresholds(net: MLP, x: torch.Tensor, known: Preprocessor) -> torch.Te
     Each is a value that the network reads, between two of the rows.
     """
     assert isinstance(net.thermometer, Thermometer)
-    made, columns, unit = net.thermometer.threshold.clone(), inputs_of(known, Input("columns", (1,), 0, 1)), 2**net.columns.exponent
+    made, columns, unit = (
+        net.thermometer.threshold.clone(),
+        inputs_of(known, Input("columns", (1,), 0, 1)),
+        2**net.columns.exponent,
+    )
     for place, (j, threshold) in enumerate(zip(net.thermometer.column.tolist(), made.tolist(), strict=True)):
         said = columns[j]
         if said["kind"] in ("number", "date"):
@@ -430,7 +439,9 @@ def terms_of(known: Preprocessor, slopes: Sequence[str], counts: Sequence[int], 
             found.append(Term(column.name, inputs, column.kind == "category", asked.get(column.name, 0)))
     if asked and (outputs > 2 or not asked.keys() <= {*numbers}):
         got = f"{outputs} classes" if outputs > 2 else listed(sorted(asked.keys() - {*numbers}))
-        raise DataError(f"monotone: expected columns of numbers or dates, {listed(numbers)}, and two classes, got {got}")
+        raise DataError(
+            f"monotone: expected columns of numbers or dates, {listed(numbers)}, and two classes, got {got}"
+        )
     return found
 
 

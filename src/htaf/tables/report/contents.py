@@ -304,7 +304,8 @@ def whole_model(run: Run, rows: pd.DataFrame) -> dict[str, Any]:
 
     Returns:
         {"outputs": names, "unit": of a logit, or of the unit of the target; "center": the number of 0 points, None of
-        classes; "bias": points; "terms": [{"name", "rule", "kind", "levels": [{"text", "end", "points", "share": of the rows}]}]; "row": of the first row, by term, its level and points}.
+        classes; "bias": points; "terms": [{"name", "rule", "kind", "levels": [{"text", "end", "points", "share": of the
+        rows}]}]; "row": of the first row, by term, its points}.
     """
     reading, terms = Reading(run), list[dict[str, Any]]()
     target, own = reading.known.target, reading.points(rows.head(1)).iloc[0]

@@ -369,7 +369,10 @@ def _drawn(term: dict[str, Any]) -> dict[str, Any]:
     if term["kind"] == "number":
         first, last = points[0]["value"], points[-1]["value"]
         edge = (last - first) / 10 or abs(first) / 10 or 1.0
-        points = [{"value": first - edge, "label": term["levels"][0]["text"], "mean": term["levels"][0]["points"]}, *points]
+        points = [
+            {"value": first - edge, "label": term["levels"][0]["text"], "mean": term["levels"][0]["points"]},
+            *points,
+        ]
         points.append(points[-1] | {"value": last + edge})
     return {"column": term["name"], "kind": term["kind"], "points": points}
 

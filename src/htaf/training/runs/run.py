@@ -93,7 +93,7 @@ class Run:
 
     @property
     def is_readable(self) -> bool:
-        """Whether the network is a sum of step functions and rules, see `htaf.tables.readable`; it is exact as it is."""
+        """Whether the network is a sum of steps and rules, see `htaf.tables.readable`; it is exact as it is."""
         return self.record["model"].get("hidden") == []
 
     @property
