@@ -24,7 +24,7 @@ from jaxtyping import Bool, Int64
 from htaf.data import dates
 from htaf.data.columns import spelled
 from htaf.data.tabular import Table
-from htaf.models.mlp import MLP, Thermometer
+from htaf.models.mlp import MLP, Leaves, Thermometer
 from htaf.program.integer.program import Input
 from htaf.program.integer.raw import prepared_column
 from htaf.program.packed.layers import on_powers
@@ -130,7 +130,7 @@ class Reading:
         self.inputs = inputs_of(self.known, given)
         read = zip(net.thermometer.column.tolist(), net.thermometer.threshold.tolist(), strict=True)
         self.conditions = [_condition(self.inputs[j], t, given) for j, t in read]
-        ands = [] if net.leaves is None else net.leaves.linear.weight.detach().int().tolist()
+        ands = net.leaves.linear.weight.detach().int().tolist() if isinstance(net.leaves, Leaves) else []
         self.rules = [[(i, w > 0) for i, w in enumerate(row) if w] for row in ands]
 
     @cached_property

@@ -37,7 +37,7 @@ FOLDS = 4
 ROUNDS, FOLD_ROUNDS, REFIT_ROUNDS = 12, 4, 6  # of the variances; a fold begins with those of all rows
 PRICES = tuple(0.05 * 2**k for k in range(9))  # of a step, in nats of the loss
 MORE = tuple(0.05 * 2**k for k in range(9, 17))  # where there are to be few
-SOME = (0, 2)  # pairs of columns that have rules; else as many as there may be
+SOME = (2,)  # pairs of columns that have rules; else as many as there may be
 TRIED, RULE = 12, 1.0  # columns that are paired, and the price of a rule, in nats
 WEAK = 0.5, 0.001  # of the variances before any rows are seen: what a term adds is never thought to be 0
 LEVEL = 0.1  # standard errors by which fewer steps may be worse out of fold
@@ -331,8 +331,10 @@ def path(
     for place, one in enumerate(terms):
         for j in one.inputs:
             term[first[j] : first[j + 1]] = place
-    begin = (None, ROUNDS) if before is None else (before.spread, FOLD_ROUNDS, before.noise)
-    start = smooth(rows, bits, term, *begin)
+    if before is None:
+        start = smooth(rows, bits, term, None, ROUNDS)
+    else:
+        start = smooth(rows, bits, term, before.spread, FOLD_ROUNDS, before.noise)
     f = start.of(bits)
     strength = np.array([_moved(start, bits, term == place) for place in range(len(terms))])
     kept = np.sort(np.argsort(-strength, kind="stable")[: options.terms - options.pairs])
@@ -340,10 +342,9 @@ def path(
     fits, now = dict[tuple[float, int], Fit](), start
     for price in (*PRICES, *(MORE if options.steps else ())):
         groups = fused(rows, [terms[place] for place in kept], now, rows.slopes(f)[1], price)
-        for some in sorted({*SOME, options.pairs} - {*range(options.pairs + 1, max(SOME) + 1)}, reverse=True):
-            made = refitted(rows, bits, terms, term, groups, pairs[:some], now)
-            fits[price, some] = made[0]
-        _, now, f = made  # that without rules  # pyright: ignore[reportPossiblyUnbound]
+        for some in {options.pairs, *(few for few in SOME if 0 < few <= options.pairs)} - {0}:
+            fits[price, some] = refitted(rows, bits, terms, term, groups, pairs[:some], now)[0]
+        fits[price, 0], now, f = refitted(rows, bits, terms, term, groups, [], now)
     return fits, start
 
 
@@ -480,7 +481,7 @@ def place(net: MLP, points: Points) -> None:
     """Give a network these steps and rules, and the thresholds that they need."""
     assert isinstance(net.thermometer, Thermometer)
     first = np.cumsum([0, *points.counts])
-    read = points.bits.any(0)
+    read = (points.bits != 0).any(0)
     read[[int(first[j] + cut) for rule in points.rules for j, cut, _ in rule]] = True
     read[0] |= not read.any()  # a thermometer has a bit
     below = np.concatenate([[0], np.cumsum(read)])

@@ -92,7 +92,11 @@ class MLPNetwork(Network):
         single = self.members == 1 or len(self.hidden) == 1
         expect(single, f"{self.members} members must have one hidden layer each", self.hidden)
         sizes = all(type(size) is int and 1 <= size < LIMIT for size in self.hidden)
-        expect(self.hidden or self.thresholds, "a network without hidden layers must have thresholds", self.thresholds)
+        expect(
+            bool(self.hidden or self.thresholds),
+            "a network without hidden layers must have thresholds",
+            self.thresholds,
+        )
         expect(sizes, f"hidden sizes must be integers in 1 to {LIMIT - 1:,}", self.hidden)
 
     @property
@@ -170,9 +174,9 @@ class MLPNetwork(Network):
         if isinstance(net.thermometer, Thermometer):
             net.thermometer.place(net.columns(posed.examples(sys.maxsize)))
         if not self.hidden:
-            from htaf.training.additive import fit_readable
+            from htaf.training.additive import Options, fit_readable
 
-            fit_readable(net, posed, self)
+            fit_readable(net, posed, Options(self.terms, self.steps, self.pairs, self.points, self.monotone))
             return {}
         if net.direct is not None:
             fit_direct(net, posed)
