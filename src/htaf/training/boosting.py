@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float32, Float64, Int64, Integer, Shaped
 from torch import nn
 
 from htaf.data.parts import Part, TableBatches
-from htaf.models.mlp import MLP, Thermometer
+from htaf.models.mlp import MLP, Leaves, Thermometer
 from htaf.training.finish import refitted
 from htaf.training.problems import Problem
 from htaf.training.runs.metrics import loss_function
@@ -274,7 +274,7 @@ def fit_direct(net: MLP, posed: Problem) -> None:
 def fit_leaves(net: MLP, posed: Problem) -> None:
     """Make the leaves those of boosted trees on what the linear model leaves."""
     assert isinstance(net.thermometer, Thermometer)
-    assert net.leaves is not None
+    assert isinstance(net.leaves, Leaves)
     nn.init.zeros_(net.head.bias)  # the trees begin from the linear part, or from 0
     seed = torch.initial_seed()  # the training's: what is drawn next depends on the size that the network had before
     train, validation = known(net, posed.fitting()), known(net, posed.choosing())
