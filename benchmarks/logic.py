@@ -1,17 +1,25 @@
 """Logic networks: speed on this processor beside an int8 network of ReLU in OpenVINO and boosted trees; accuracy.
 
-    python benchmarks/logic.py speed [--rows 10000] [--trees 60] [--rounds 15] [--json FILE] [--no-test]
+    python benchmarks/logic.py speed [--tasks mnist mnist-2000 20 200] [--sides relu trees c torchlogix]
+                                     [--rows 10000] [--trees 60] [--rounds 15] [--out FOLDER] [--json FILE] [--no-test]
     python benchmarks/logic.py accuracy --out FOLDER [--luts 100 1000] [--seeds 0 1 2] [--figure FILE] [--json FILE]
+    python benchmarks/logic.py torchlogix --out FOLDER [--seeds 0] [--minutes 3] [--networks six readme]
 
 accuracy: MNIST's test images by `htaf train logic` at its defaults, over the number of tables; of the other gradients
 at 1,000 tables too. A training whose run is in the folder is not repeated. The figure has published results beside it.
 
-speed: it needs `pip install openvino lightgbm`; what is missing is left out, with a line.
-Bytes of MNIST's test images, or integer columns, in and classes out. Circuits have random connections and tables, which
-take the same time as trained ones, or longer. The int8 network has random weights and activations of 0 to 255 by
+torchlogix: the same images in so many minutes of one core (1,000 tables of `htaf` take 3), Adam at 0.01 and batches of
+128 as its README has them. readme: the network of that page, of gates of two inputs; dense: two layers of 4,000 gates.
+six: 1,000 tables of six inputs, each learned among 16 pixels (among all 784 a step takes over 20 seconds).
+
+speed: it needs the packages of `benchmarks/peers/logic/requirements.txt`; what is missing is left out, with a line.
+Bytes of MNIST's test images, or integer columns, in and classes out. Circuits of images are those of the runs
+htaf-1000-0 and htaf-2000-0 in --out; without it, and of columns, they have random connections and tables, which take
+longer, as fewer tables share inputs. The int8 network has random weights and activations of 0 to 255 by
 FakeQuantize, which OpenVINO runs in int8; its batch is the fastest of `BATCHES`. LightGBM is trained on 10,000 images,
-whose accuracy is printed, and on noisy labels of columns. A ratio is the median over the rounds of time / time of the
-circuit in the same round, with its quartiles.
+whose accuracy is printed, and on noisy labels of columns; tl2cgen compiles its trees by gcc. torchlogix's networks are
+those of --out, compiled as it does for 64 rows a word; six has no such form. C is our export by gcc -O2. A ratio is the
+median over the rounds of time / time of the circuit in the same round, with its quartiles.
 """
 
 from __future__ import annotations
@@ -20,9 +28,13 @@ import os
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
+import ctypes
 import json
+import shutil
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -31,13 +43,18 @@ from typing import Any
 import measuring
 import numpy as np
 import torch
+from torch import nn
 
 from htaf.data.image_sets import load
-from htaf.program.integer import Circuit, Input, IntegerProgram
+from htaf.program.integer import Circuit, Input, IntegerProgram, to_c
+from htaf.program.integer.execute import exported
 from htaf.program.integer.ops import LUT, Count, Steps, Take, View
+from htaf.training.runs import open_run
+from htaf.training.runs.integer import build_run
 
 PIXELS, CLASSES, LEVELS, TABLES = 784, 10, 15, 300
 BATCHES = (250, 1000, 10_000)
+SIZES = {"mnist": (1000, 64), "mnist-2000": (2000, 128)}  # tables, and the hidden units of a ReLU network
 TREES, LEARNED = {"num_leaves": 31, "learning_rate": 0.1, "verbose": -1, "num_threads": 1}, 10_000
 Run = Callable[[], Any]
 
@@ -103,6 +120,28 @@ def _int8(batch: int, inputs: int, hidden: int) -> Any:
     return ov.Model([o.topk(y, o.constant(np.int64(1)), 1, "max", "none").output(1)], [x])
 
 
+def in_c(program: IntegerProgram) -> dict[str, Callable[[np.ndarray], Any]]:
+    """Outputs by the C of `htaf export --to c`, a row and 64 rows a call; none where it has no such form."""
+    folder = Path(tempfile.mkdtemp())
+    to_c(program, folder)
+    export, library = exported(folder), folder / "network.so"
+    if export.at_once == 1 or shutil.which("gcc") is None:
+        return {}
+    words = ("gcc", "-std=c99", "-O2", "-march=native", "-DHTAF_RUN64", "-shared", "-fPIC", f"-I{folder}")
+    subprocess.run([*words, str(folder / "network.c"), "-o", str(library)], check=True)
+    made, kind = ctypes.CDLL(str(library)), np.dtype(export.x_type.removesuffix("_t"))
+
+    def run(call: Any, rows: int, x: np.ndarray) -> np.ndarray:
+        given = np.ascontiguousarray(x.reshape(len(x), -1), kind)
+        y = np.empty((len(x), export.outputs), export.y_type.removesuffix("_t"))
+        for i in range(0, len(x) - rows + 1, rows):
+            call(ctypes.c_void_p(given[i:].ctypes.data), ctypes.c_void_p(y[i:].ctypes.data))
+        return y
+
+    forms = {"C, a row": (made.network_run, 1), "C, 64 rows": (made.network_run64, 64)}
+    return {name: partial(run, call, rows) for name, (call, rows) in forms.items()}
+
+
 def boosted(x: np.ndarray, y: np.ndarray, rounds: int) -> dict[str, Callable[[np.ndarray], Any]]:
     """Classes by LightGBM's trees, fitted on rows."""
     try:
@@ -111,7 +150,26 @@ def boosted(x: np.ndarray, y: np.ndarray, rounds: int) -> dict[str, Callable[[np
         return print("LightGBM is not installed") or {}
     data = lightgbm.Dataset(x.astype(np.float32), y)
     booster = lightgbm.train({**TREES, "objective": "multiclass", "num_class": CLASSES}, data, rounds)
-    return {"LightGBM": lambda rows: booster.predict(rows).argmax(1)}
+    return {"LightGBM": lambda rows: booster.predict(rows).argmax(1), **compiled_trees(booster)}
+
+
+def compiled_trees(booster: Any) -> dict[str, Callable[[np.ndarray], Any]]:
+    """The same trees as C, compiled."""
+    try:
+        import tl2cgen  # pyright: ignore[reportMissingImports]
+        import treelite  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        return print("tl2cgen is not installed") or {}
+    library = Path(tempfile.mkdtemp()) / "trees.so"
+    parts = {"parallel_comp": 16}  # files: of one file gcc takes minutes
+    tl2cgen.export_lib(treelite.frontend.from_lightgbm(booster), "gcc", library, parts, nthread=1)
+    predictor = tl2cgen.Predictor(library, nthread=1)
+
+    def run(rows: np.ndarray) -> np.ndarray:
+        given = tl2cgen.DMatrix(rows.reshape(len(rows), -1).astype(np.float32))
+        return predictor.predict(given).reshape(len(rows), -1).argmax(1)
+
+    return {"LightGBM, tl2cgen": run}
 
 
 def timed(
@@ -134,29 +192,115 @@ def timed(
     return found
 
 
-def speed(rows: int, trees: int, rounds: int) -> list[dict[str, Any]]:
-    data, found = load("mnist"), []
-    x = data.test.batch(torch.arange(min(rows, len(data.test)))).numpy()
-    some = torch.arange(LEARNED)
-    fitted = boosted(data.train.batch(some).numpy().reshape(LEARNED, -1), data.train.labels[some].numpy(), trees)
-    if fitted:
-        labels = data.test.labels[:1000].numpy()
-        right = (fitted["LightGBM"](x[:1000].reshape(1000, -1).astype(np.float32)) == labels).mean()
-        print(f"LightGBM, {trees} rounds on {LEARNED:,} images: {right:.1%} of 1,000 test images")
-    fitted = {name: lambda rows, run=run: run(rows.astype(np.float32)) for name, run in fitted.items()}
-    for luts, hidden in ((1000, 64), (2000, 128)):
-        made = circuit(luts)
-        for given in (x, x[:1]):
-            peers = {f"ReLU 784-{hidden}-10, OpenVINO int8": relu(PIXELS, hidden, given), **fitted}
-            found += timed(f"MNIST, {luts:,} LUTs", made.classes, {k: v for k, v in peers.items() if v}, given, rounds)
-    rng = np.random.default_rng(1)
-    for columns in (20, 200):
-        made, table = circuit(TABLES, columns), rng.integers(-8192, 8192, (rows, columns)).astype(np.int32)
-        labels = (table[:, :CLASSES] + 2000 * rng.standard_normal((rows, CLASSES))).argmax(1)
-        peers = boosted(table[:LEARNED], labels[:LEARNED], trees)
-        for given in (table, table[:1]):
-            found += timed(f"{columns} columns, {TABLES} LUTs", made.classes, peers, given, rounds)
+SIDES = ("relu", "trees", "c", "torchlogix")
+
+
+def speed(given: Any) -> list[dict[str, Any]]:
+    """Rows of all tasks; given: the flags."""
+    return [row for task in given.tasks for row in (of_images if task in SIZES else of_columns)(task, given)]
+
+
+def of_images(task: str, given: Any) -> list[dict[str, Any]]:
+    data, found, (luts, hidden) = load("mnist"), list[dict[str, Any]](), SIZES[task]
+    x = data.test.batch(torch.arange(min(given.rows[0], len(data.test)))).numpy()
+    made = Circuit(build_run(open_run(given.out / f"htaf-{luts}-0"))) if given.out else circuit(luts)
+    peers: dict[str, Any] = {}
+    if "trees" in given.sides:
+        some = torch.arange(LEARNED)
+        images, labels = data.train.batch(some).numpy().reshape(LEARNED, -1), data.train.labels[some].numpy()
+        for name, run in boosted(images, labels, given.trees[0]).items():
+            right = run(x[:1000].reshape(1000, -1).astype(np.float32)) == data.test.labels[:1000].numpy()
+            print(f"{name}, {given.trees[0]} rounds on {LEARNED:,} images: {right.mean():.1%} of 1,000 test images")
+            peers[name] = lambda rows, run=run: run(rows.astype(np.float32))
+    if "torchlogix" in given.sides and given.out:
+        peers |= gates(given.out)
+    if "c" in given.sides:
+        peers |= in_c(made.program)
+    for rows in (x, x[:1]):
+        others = {k: v for k, v in peers.items() if len(rows) > 1 or k.startswith("LightGBM")}
+        if "relu" in given.sides and (run := relu(PIXELS, hidden, rows)):
+            others[f"ReLU 784-{hidden}-10, OpenVINO int8"] = run
+        found += timed(f"MNIST, {luts:,} LUTs", made.classes, others, rows, given.rounds)
     return found
+
+
+def of_columns(task: str, given: Any) -> list[dict[str, Any]]:
+    rng, found, columns, rows = np.random.default_rng(1), list[dict[str, Any]](), int(task), given.rows[0]
+    made, table = circuit(TABLES, columns), rng.integers(-8192, 8192, (rows, columns)).astype(np.int32)
+    labels = (table[:, :CLASSES] + 2000 * rng.standard_normal((rows, CLASSES))).argmax(1)
+    peers = boosted(table[:LEARNED], labels[:LEARNED], given.trees[0]) if "trees" in given.sides else {}
+    for some in (table, table[:1]):
+        others = {**peers, **in_c(made.program)} if "c" in given.sides and len(some) > 1 else peers
+        found += timed(f"{columns} columns, {TABLES} LUTs", made.classes, others, some, given.rounds)
+    return found
+
+
+# ---- torchlogix ----
+
+MOST = 64  # of 256: a pixel from here on is 1
+
+
+def logic_gates(kind: str) -> nn.Sequential:
+    from torchlogix import layers  # pyright: ignore[reportMissingImports]
+
+    if kind == "six":
+        few = {"num_candidates": 16}
+        tables = {"lut_rank": 6, "parametrization": "light", "connections": "learnable", "connections_kwargs": few}
+        return nn.Sequential(nn.Flatten(), layers.LogicDense(PIXELS, 1000, **tables), layers.GroupSum(CLASSES, 8))
+    front, width = [nn.Flatten()], PIXELS
+    if kind == "readme":
+        conv = layers.LogicConv2d(in_dim=28, channels=1, num_kernels=16, tree_depth=2, receptive_field_size=3)
+        front, width = [conv, layers.OrPooling2d(kernel_size=2, stride=2, padding=0), nn.Flatten()], 16 * 13 * 13
+    dense = layers.LogicDense(width, 4000), layers.LogicDense(4000, 4000)
+    return nn.Sequential(*front, *dense, layers.GroupSum(CLASSES, 8))
+
+
+def learned(kind: str, seed: int, minutes: float, folder: Path) -> dict[str, Any]:
+    """Train one on MNIST for so long, and keep its weights."""
+    torch.manual_seed(seed)
+    torch.set_num_threads(1)
+    net, data, steps, begin = logic_gates(kind), load("mnist"), 0, time.process_time()
+    optimizer = torch.optim.Adam(net.parameters(), 0.01)
+    while time.process_time() - begin < 60 * minutes:
+        for some in torch.randperm(len(data.train)).split(128):
+            optimizer.zero_grad()
+            bits = (data.train.batch(some) >= MOST).float()
+            nn.functional.cross_entropy(net(bits), data.train.labels[some]).backward()
+            optimizer.step()
+            steps += 1
+            if time.process_time() - begin > 60 * minutes:
+                break
+    torch.save(net.eval().state_dict(), folder / f"torchlogix-{kind}-{seed}.pt")
+    right = 0
+    with torch.no_grad():
+        for some in torch.arange(len(data.test)).split(500):
+            found = net((data.test.batch(some) >= MOST).float()).argmax(1)
+            right += int((found == data.test.labels[some]).sum())
+    exact = [100 * right / len(data.test)]
+    size = sum(getattr(layer, "out_dim", 0) for layer in net)  # of dense layers
+    return {"method": f"torchlogix, {kind}, {steps:,} steps", "luts": size, "exact": exact, "smooth": exact}
+
+
+def gates(folder: Path) -> dict[str, Callable[[np.ndarray], Any]]:
+    """Classes of bytes by the compiled circuits of the networks that `learned` kept."""
+    found = {}
+    for file in sorted(folder.glob("torchlogix-*-0.pt")):
+        kind = file.stem.split("-")[1]
+        if kind != "six":
+            from torchlogix import Circuit as Gates  # pyright: ignore[reportMissingImports]
+
+            net = logic_gates(kind)
+            net.load_state_dict(torch.load(file))
+            made = Gates.from_model(net.eval(), (1, 28, 28))
+            made.simplify()
+            made.compile(pack_bits=64)
+            found[f"torchlogix, {kind}"] = partial(gate_classes, made)
+    return found
+
+
+def gate_classes(made: Any, x: np.ndarray) -> np.ndarray:
+    x = x.reshape(len(x), 1, 28, 28)[: len(x) // 64 * 64]
+    return made(x >= MOST, use_compiled=True).argmax(1)
 
 
 METHODS = {
@@ -230,14 +374,22 @@ def shown_times(found: Sequence[dict[str, Any]]) -> None:
 
 def main() -> None:
     parser = measuring.parser(__doc__, rounds=15, rows=(10_000,), trees=(60,), luts=(100, 200, 500, 1000, 2000))
-    parser.add_argument("what", choices=("speed", "accuracy"), help="what is measured")
+    parser.add_argument("what", choices=("speed", "accuracy", "torchlogix"), help="what is measured")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--out", type=Path, help="where the runs of accuracy are")
+    parser.add_argument("--tasks", nargs="+", choices=(*SIZES, "20", "200"), default=[*SIZES, "20", "200"])
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=[*SIDES])
+    parser.add_argument("--minutes", type=float, default=3, help="of a training by torchlogix")
+    parser.add_argument("--networks", nargs="+", default=["six", "readme", "dense"])
     parser.add_argument("--figure", type=Path, help="draw accuracy over LUTs here")
     arguments = parser.parse_args()
-    if arguments.what == "accuracy":
-        if arguments.out is None:
-            parser.error("accuracy needs --out FOLDER")
+    if arguments.what != "speed" and arguments.out is None:
+        parser.error(f"{arguments.what} needs --out FOLDER")
+    if arguments.what == "torchlogix":
+        each = [(kind, seed) for kind in arguments.networks for seed in arguments.seeds]
+        found = [learned(kind, seed, arguments.minutes, arguments.out) for kind, seed in each]
+        shown(found, arguments.seeds)
+    elif arguments.what == "accuracy":
         found = accuracies(arguments.out, arguments.luts, arguments.seeds)
         if arguments.figure:
             drawn(found, arguments.figure)
@@ -245,7 +397,7 @@ def main() -> None:
     else:
         arguments = measuring.begin(parser, "integer/test_circuit.py")
         torch.set_num_threads(1)
-        found = speed(arguments.rows[0], arguments.trees[0], arguments.rounds)
+        found = speed(arguments)
         shown_times(found)
     measuring.end(arguments, found)
 

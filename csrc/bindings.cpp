@@ -120,15 +120,16 @@ NB_MODULE(_native, m) {
         nb::gil_scoped_release unlocked;
         lookup(at<const float>(x), at<const float>(entries), at<float>(y), rows, tables, inputs, threads);
     });
-    // type; columns, chunks, tables, groups, size of one; first, thresholds, inputs, entries
+    // type; columns, chunks, tables, groups, size of one; first, thresholds, inputs, entries, places
     using Circuits = std::tuple<int, std::size_t, std::size_t, std::size_t, std::size_t, std::size_t, std::uintptr_t,
-                                std::uintptr_t, std::uintptr_t, std::uintptr_t>;
+                                std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t>;
     m.def("circuit", [](const Circuits& c, std::uintptr_t x, std::uintptr_t counts, std::uintptr_t best, std::size_t rows,
                         int threads) {
         nb::gil_scoped_release unlocked;
-        auto [type, columns, chunks, tables, groups, size, first, thresholds, inputs, entries] = c;
+        auto [type, columns, chunks, tables, groups, size, first, thresholds, inputs, entries, places] = c;
         Circuit made{Column(type), columns, chunks, tables, groups, size, at<const std::int32_t>(first),
-                     at(thresholds), at<const std::int32_t>(inputs), at<const std::uint64_t>(entries)};
+                     at(thresholds), at<const std::int32_t>(inputs), at<const std::uint64_t>(entries),
+                     at<const std::int32_t>(places)};
         for_packed(chosen())->logic->run(made, at(x), at<std::int64_t>(counts), at<std::int64_t>(best), rows, threads);
     });
     m.def("lookup_backward", [](std::uintptr_t g, std::uintptr_t x, std::uintptr_t entries, std::uintptr_t gx,

@@ -100,9 +100,9 @@ HTAF_INLINE words other(words a) {
 #endif
 }
 
-// The 16 functions of the first two inputs, of which the entries name one for each value of the other four; these choose.
-HTAF_INLINE words table(const words* planes, const std::int32_t* inputs, std::uint64_t entries, words* of) {
-    words a = planes[inputs[0]], b = planes[inputs[1]], both = a & b, one = a ^ b, any = a | b;
+// The 16 functions of the first two inputs; the first and the last one are there.
+HTAF_INLINE void functions(words a, words b, words* of) {
+    words both = a & b, one = a ^ b, any = a | b;
     of[1] = other(any);
     of[2] = a ^ both;
     of[3] = other(b);
@@ -117,6 +117,10 @@ HTAF_INLINE words table(const words* planes, const std::int32_t* inputs, std::ui
     of[12] = b;
     of[13] = other(a ^ both);
     of[14] = any;
+}
+
+// The entries name one of them for each value of the other four inputs; these choose.
+HTAF_INLINE words table(const words* planes, const std::int32_t* inputs, std::uint64_t entries, const words* of) {
     words left[8], by = planes[inputs[2]];
     for (int i = 0; i < 8; ++i) left[i] = choose(by, of[entries >> (8 * i + 4) & 15], of[entries >> 8 * i & 15]);
     for (int k = 3, n = 4; k < 6; ++k, n /= 2) {
@@ -140,7 +144,24 @@ void count(const words* planes, size_t n, words* counters) {
         waiting[k] = carry;
         is_waiting |= 1u << k;
     };
-    for (size_t i = 0; i < n; ++i) add(planes[i], 0);
+    auto carry = [](words& sum, words a, words b) {
+        words up = most_of(sum, a, b);
+        sum = odd(sum, a, b);
+        return up;
+    };
+    size_t i = 0;
+    if (n >= 8) {  // in registers
+        words ones{}, twos{}, fours{};
+        for (; i + 8 <= n; i += 8) {
+            const words* p = planes + i;
+            words a = carry(ones, p[0], p[1]), b = carry(ones, p[2], p[3]);
+            words low = carry(twos, a, b);
+            a = carry(ones, p[4], p[5]), b = carry(ones, p[6], p[7]);
+            add(carry(fours, low, carry(twos, a, b)), 3);
+        }
+        counters[0] = ones, counters[1] = twos, counters[2] = fours;
+    }
+    for (; i < n; ++i) add(planes[i], 0);
     for (int k = 0; n >> k; ++k)
         if (is_waiting >> k & 1) {
             is_waiting &= ~(1u << k);
@@ -169,8 +190,10 @@ void compare(const Circuit& c, const std::uint8_t* x, size_t rows, size_t left, 
         for (size_t chunk = 0; chunk < c.chunks; ++chunk) {
             const std::uint8_t* at = x + first * c.columns + c.first[chunk];
             size_t some = std::min(slices, whole - first);
-            for (size_t i = 0; i < some; ++i)
+            for (size_t i = 0; i < some; ++i) {
+                __builtin_prefetch(at + (i + slices) * c.columns);
                 to[chunk * block_rows + first + i] = reached(at + i * c.columns, thresholds + 64 * chunk);
+            }
         }
     for (size_t chunk = 0; chunk < c.chunks; ++chunk) {
         for (size_t r = whole; r < rows; ++r) to[chunk * block_rows + r] = reached_at_end(c, x + r * c.columns, chunk);
@@ -215,7 +238,22 @@ void write_counts(const Circuit& c, const words* made, std::int64_t* counts, siz
     }
 }
 
-// The group of each row with the greatest count, the first of several.
+// The group of each row with the greatest count, the first of several: of planes of counters, then of counts.
+void write_best(const Circuit& c, const words* made, std::int64_t* best, size_t rows) {
+    int width = std::bit_width(c.size);
+    words most[most_counters] = {}, places[64] = {}, ones = ~words{};
+    for (size_t g = 0; g < c.groups; ++g) {
+        words counters[most_counters] = {}, above{};
+        count(made + g * c.size, c.size, counters);
+        for (int k = 0; k < width; ++k) above = choose(counters[k] ^ most[k], counters[k], above);
+        for (int k = 0; k < width; ++k) most[k] = choose(above, counters[k], most[k]);
+        for (int k = 0; c.groups >> k; ++k) places[k] = choose(above, g >> k & 1 ? ones : words{}, places[k]);
+    }
+    turn(places);
+    auto* of = reinterpret_cast<const std::uint64_t*>(places);
+    for (size_t r = 0; r < rows; ++r) best[r] = static_cast<std::int64_t>(of[r]);
+}
+
 void greatest(const std::int64_t* counts, size_t rows, size_t groups, std::int64_t* best) {
     for (size_t r = 0; r < rows; ++r, counts += groups) {
         std::int64_t most = 0, others = std::int64_t{1} << 32;  // counts above, the groups that are left below: no branches
@@ -225,12 +263,19 @@ void greatest(const std::int64_t* counts, size_t rows, size_t groups, std::int64
 }
 
 template <class T>
-void run_block(const Circuit& c, const T* x, std::int64_t* counts, size_t rows, size_t left, words* planes) {
+void run_block(const Circuit& c, const T* x, std::int64_t* counts, std::int64_t* best, size_t rows, size_t left,
+               words* planes) {
     compare(c, x, rows, left, planes);
     words *made = planes + 64 * c.chunks, of[16] = {};
     of[15] = ~of[0];
-    for (size_t t = 0; t < c.tables; ++t) made[t] = table(planes, c.inputs + 6 * t, c.entries[t], of);
-    write_counts(c, made + c.tables - c.groups * c.size, counts, rows);
+    for (size_t t = 0; t < c.tables; ++t) {
+        const std::int32_t* read = c.inputs + 6 * t;
+        if (!t || read[0] != read[-6] || read[1] != read[-5]) functions(planes[read[0]], planes[read[1]], of);
+        made[c.places[t]] = table(planes, read, c.entries[t], of);
+    }
+    made += c.tables - c.groups * c.size;
+    if (counts) write_counts(c, made, counts, rows);
+    if (best) write_best(c, made, best, rows);
 }
 
 // One row, a byte a bit.
@@ -245,7 +290,7 @@ void run_row(const Circuit& c, const T* x, std::int64_t* counts, std::uint8_t* o
         const std::int32_t* read = c.inputs + 6 * t;
         int address = 0;
         for (int i = 0; i < 6; ++i) address |= on[read[i]] << i;
-        made[t] = c.entries[t] >> address & 1;
+        made[c.places[t]] = c.entries[t] >> address & 1;
     }
     made += c.tables - c.groups * c.size;
     for (size_t g = 0; g < c.groups; ++g, made += c.size)
@@ -256,6 +301,8 @@ template <class T>
 void run_all(const Circuit& c, const T* x, std::int64_t* counts, std::int64_t* best, size_t rows, int threads) {
     if (rows <= few_rows) {
         Buffer<std::uint8_t> on(64 * c.chunks + c.tables);
+        Buffer<std::int64_t> held(counts ? 0 : rows * c.groups);
+        counts = counts ? counts : &held[0];
         for (size_t r = 0; r < rows; ++r) run_row(c, x + r * c.columns, counts + r * c.groups, &on[0]);
         if (best) greatest(counts, rows, c.groups, best);
         return;
@@ -265,9 +312,8 @@ void run_all(const Circuit& c, const T* x, std::int64_t* counts, std::int64_t* b
         auto first = (reinterpret_cast<std::uintptr_t>(&held[0]) + sizeof(words) - 1) / sizeof(words) * sizeof(words);
         for (size_t from = begin * block_rows; from < std::min(rows, end * block_rows); from += block_rows) {
             size_t some = std::min(block_rows, rows - from);
-            std::int64_t* to = counts + from * c.groups;
-            run_block(c, x + from * c.columns, to, some, (rows - from) * c.columns, reinterpret_cast<words*>(first));
-            if (best) greatest(to, some, c.groups, best + from);
+            run_block(c, x + from * c.columns, counts ? counts + from * c.groups : nullptr, best ? best + from : nullptr,
+                      some, (rows - from) * c.columns, reinterpret_cast<words*>(first));
         }
     });
 }

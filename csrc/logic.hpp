@@ -22,13 +22,14 @@ struct Circuit {
     std::size_t columns, chunks, tables, groups, size;  // of a group; the last groups x size tables are counted
     const std::int32_t* first;                          // [chunks]
     const void* thresholds;                             // [chunks, 64], of the columns' type; the least one: not read
-    const std::int32_t* inputs;                         // [tables, 6]: planes before the table's own
+    const std::int32_t* inputs;                         // [tables, 6]: planes that are there; quick where neighbours share two
     const std::uint64_t* entries;                       // [tables]: bit a is the entry at address a
+    const std::int32_t* places;                         // [tables]: of the plane that it makes, behind the thresholds
 };
 
 struct LogicKernels {
-    // counts [rows, groups] of x [rows, columns]; a plane is 1 where x >= threshold. best [rows], if any: the first of the
-    // greatest counts
+    // counts [rows, groups] of x [rows, columns]; a plane is 1 where x >= threshold. best [rows]: the first of the greatest
+    // counts. One of both may be none.
     void (*run)(const Circuit&, const void* x, std::int64_t* counts, std::int64_t* best, std::size_t rows, int threads);
 };
 

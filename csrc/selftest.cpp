@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -790,7 +791,7 @@ void Checks::means(std::size_t channels, std::size_t outputs) {
 
 template <class T>
 void Checks::circuit(Column type, std::size_t rows, std::size_t columns) {
-    const std::size_t chunks = (columns + 63) / 64, tables = 30, groups = 3, size = 7;
+    const std::size_t chunks = (columns + 63) / 64, tables = 70, groups = 3, size = 19;
     std::mt19937_64 random(6);
     std::vector<T> x(rows * columns), thresholds(64 * chunks);
     std::vector<std::int32_t> first(chunks), inputs(6 * tables);
@@ -803,9 +804,14 @@ void Checks::circuit(Column type, std::size_t rows, std::size_t columns) {
         inputs[i] = static_cast<std::int32_t>(read < columns ? read : 64 * chunks + read - columns);
     }
     for (auto& e : entries) e = random();
+    for (std::size_t t = 1; t < tables; t += 2) std::copy_n(&inputs[6 * t - 6], 2, &inputs[6 * t]);  // as those before
+    std::vector<std::int32_t> places(tables);
+    std::iota(places.begin(), places.end(), 0);
     std::vector<std::int64_t> counts(rows * groups), best(rows);
-    Circuit c{type, columns, chunks, tables, groups, size, first.data(), thresholds.data(), inputs.data(), entries.data()};
-    for_packed(&k)->logic->run(c, x.data(), counts.data(), best.data(), rows, 2);
+    Circuit c{type, columns, chunks, tables, groups, size, first.data(), thresholds.data(), inputs.data(), entries.data(),
+              places.data()};
+    for_packed(&k)->logic->run(c, x.data(), counts.data(), nullptr, rows, 2);
+    for_packed(&k)->logic->run(c, x.data(), nullptr, best.data(), rows, 2);
     bool good = true;
     for (std::size_t r = 0; r < rows; ++r) {
         std::vector<std::int64_t> on(64 * chunks), found(groups);

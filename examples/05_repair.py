@@ -52,8 +52,7 @@ def stages(smooth):
     yield "recalibrate", (exact := htaf.recalibrate(exact, [train])[0])
     yield "repair", (exact := htaf.repair(exact, smooth, [train])[0])
     yield "refit_head", htaf.refit_head(exact, [train], validation=[valid])[0]
-    loss = nn.functional.cross_entropy
-    yield "finish", htaf.finish(smooth, [train], lambda net: loss(net(valid[0]), valid[1]))[0]
+    yield "finish", htaf.finish(smooth, [train], valid=valid)[0]
 
 
 def wrong(net):

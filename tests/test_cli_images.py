@@ -281,12 +281,11 @@ def test_a_folder_becomes_a_page(htaf, photos: Path, weights: Path, tmp_path: Pa
     steps = [int(part.split()[-1]) for part in took[0].split(", ")]
     assert abs(sum(steps) - int(took[1])) <= len(steps)  # as all are rounded
     lines = [shlex.split(line, comments=True)[1:] for line in out.splitlines() if line.startswith("  htaf ")]
-    assert [line[0] for line in lines] == ["predict", "evaluate", "concepts"]
+    assert [line[0] for line in lines] == ["predict", "evaluate"]
     for line in lines:  # as they stand
         code, out, err = htaf(*line)
         assert code == 0, err
     assert (tmp_path / "d/classes/confusion.png").is_file()
-    assert (tmp_path / "d/where/index.jsonl").is_file()
     assert htaf(*words, "--json")[0] == 0  # what they wrote is in the way of nothing
 
     code, _, err = htaf("evaluate", tmp_path / "d")

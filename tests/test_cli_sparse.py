@@ -10,20 +10,20 @@ import pytest
 from htaf.concepts.extract import extract
 from htaf.concepts.run_heads import keep_readable
 from htaf.training.runs import open_run
-from made_runs import PLAIN, digits, made_run
+from made_runs import digits, made_run
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root, images = tmp_path_factory.mktemp("sparse"), digits()
-    made_run(root / "run", images, concepts=21, shares={"train_images": 300, "validation_images": 100})
-    made_run(root / "plain", images, PLAIN)
+    run = made_run(root / "run", images, concepts=21, shares={"train_images": 300, "validation_images": 100})
+    extract(run, images, root / "codes")
     return root
 
 
 def test_a_result_and_a_run(htaf, folder: Path) -> None:
     out, saved = folder / "result", folder / "saved"
-    words = ("concepts", "sparse", folder / "run", "--out", out, "--nec", 3)
+    words = ("concepts", "sparse", folder / "run", "--codes", folder / "codes", "--out", out, "--nec", 3)
     code, text, err = htaf(*words, "--save-run", saved, "--json")
     assert code == 0, err
     found = json.loads(text)
@@ -41,21 +41,18 @@ def test_a_result_and_a_run(htaf, folder: Path) -> None:
     assert run.record["metrics"]["exact"]["test"]["accuracy"] == pytest.approx(few["accuracy"])
     assert found["save_run"] == run.record["metrics"]
     assert run.record["key"] != open_run(folder / "run").record["key"]
-    # again, with codes at hand: the same figures, as a table
-    again = folder / "again"
-    code, text, err = htaf("concepts", "sparse", folder / "run", "--out", again, "--nec", 3, "--codes", out / "codes")
+    code, text, err = htaf(*words)
     assert code == 0, err
     assert "own head" in text
     assert "elastic net of strength" in err
-    assert json.loads((again / "sparse.json").read_text())["rows"] == found["rows"]
-    assert not (again / "codes").exists()
+    assert json.loads((out / "sparse.json").read_text())["rows"] == found["rows"]
 
 
 def test_codes_and_sizes(htaf, folder: Path) -> None:
-    code, _, err = htaf("concepts", "extract", folder / "run", "--out", folder / "codes")
-    assert code == 0, err
-    made_run(folder / "four", digits(), concepts=4, shares={"train_images": 100, "validation_images": 50})
-    code, text, err = htaf("concepts", "sparse", folder / "four", "--out", folder / "of-four", "--json")
+    four = made_run(folder / "four", digits(), concepts=4, shares={"train_images": 100, "validation_images": 50})
+    codes = extract(four, digits(), folder / "codes-of-four").path
+    of_four = ("concepts", "sparse", folder / "four", "--codes", codes, "--out", folder / "of-four")
+    code, text, err = htaf(*of_four, "--json")
     assert code == 0, err
     assert json.loads(text)["targets"] == [4, None]  # 5 and 10 are more than there are
     assert "too high" not in err
@@ -63,7 +60,7 @@ def test_codes_and_sizes(htaf, folder: Path) -> None:
     code, _, err = htaf(*words, "--nec", 2, "--part", "validation", "--json")
     assert code == 0, err
     assert "the validation part chooses the heads: its accuracy is too high" in " ".join(err.split())
-    code, _, err = htaf(*words[:3], "--codes", folder / "of-four" / "codes", "--out", folder / "other")
+    code, _, err = htaf(*words[:3], "--codes", codes, "--out", folder / "other")
     assert code == 2
     assert "codes of the run" in err
 
@@ -80,7 +77,7 @@ def test_codes_and_sizes(htaf, folder: Path) -> None:
 def test_bad_words_leave_nothing_behind(htaf, folder: Path, words: tuple[str, ...], said: str) -> None:
     before = sorted(folder.iterdir())
     given = [word.replace("{run}", str(folder / "run")) for word in words]
-    base = () if "--out" in given else ("--out", folder / "bad")
+    base = ("--codes", folder / "codes", *(() if "--out" in given else ("--out", folder / "bad")))
     code, _, err = htaf("concepts", "sparse", folder / "run", *base, *given)
     assert code != 0
     assert said in " ".join(err.split())

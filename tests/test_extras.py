@@ -83,7 +83,7 @@ for step in range(10):
     optimizer.zero_grad()
     loss(net(x[:400]), y[:400]).backward()
     optimizer.step()
-exact, report = htaf.finish(net, [(x[:400], y[:400])], lambda net: loss(net(x[400:]), y[400:]))
+exact, report = htaf.finish(net, [(x[:400], y[:400])], valid=(x[400:], y[400:]))
 packed = htaf.pack(exact, x)
 htaf.packed.save(packed, sys.argv[1])
 assert torch.equal(htaf.load(sys.argv[1])(x), packed(x))

@@ -1,4 +1,4 @@
-"""The benchmark of fifteen models of one's own: its tasks need no htaf and take its steps; its table counts rightly."""
+"""The benchmark of sixteen models of one's own: its tasks need no htaf and take its steps; its table counts rightly."""
 
 from __future__ import annotations
 

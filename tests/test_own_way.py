@@ -130,7 +130,7 @@ def test_levels_lie_as_far_apart_as_the_example_asks() -> None:
     assert isinstance(first, StraightThrough)
     assert first.spacing == pytest.approx(1.4 * net[0](x).std().item(), rel=1e-4)
     assert {*first(net[0](x)).flatten().tolist()} == {0, 0.5, 1}
-    exact, _ = htaf.finish(new, [x, x], measure=lambda other: 0.0)
+    exact, _ = htaf.finish(new, [x, x], measure=lambda other: 0.0, higher=False)
     assert torch.equal(exact(x), new.eval()(x))
 
 
@@ -364,9 +364,85 @@ def test_a_residual_network_learns() -> None:
     assert (net.eval()(X).argmax(1) == y).float().mean() > 0.8
 
 
-def test_parameters_without_values_are_named() -> None:
+def test_layers_that_wait_for_their_input_get_it_from_the_example() -> None:
+    net = nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.Linear(8, 2))
     with pytest.raises(ValueError, match=r"0\.weight"):
-        htaf.replace(nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.Linear(8, 2)), example=X)
+        htaf.replace(net, htaf.HTAF)
+    new = htaf.replace(net, example=X)
+    assert {*new[1](new[0](X)).flatten().tolist()} == {0, 1}
+    assert net[0].has_uninitialized_params()  # pyright: ignore[reportCallIssue]
+
+
+class Branches(nn.Module):
+    """Two inputs of their own, each with an activation that no other comes before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = (nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.GELU()) for _ in range(2))
+        self.head = nn.Sequential(nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.cat([self.a(x), self.b(-x)], 1))
+
+
+KEEPS = {
+    "first": ("first", ["a.1", "b.1"]),
+    "path": ("a.3", ["a.3"]),
+    "list": (["a.*", nn.Tanh], ["a.1", "a.3", "head.1"]),
+    "predicate": (lambda site: site.kind == "gelu", ["a.3", "b.3"]),
+}
+
+
+@pytest.mark.parametrize("name", KEEPS)
+def test_what_keep_chooses_stays_and_the_rest_is_as_ever(name: str) -> None:
+    keep, wanted = KEEPS[name]
+    made = Branches()
+    new = htaf.replace(made, example=X, keep=keep).eval()
+    account = htaf.conversion(new)
+    assert [site.name for site in account.left] == wanted
+    assert {site.stays for site in account.left} == {"kept"}
+    assert len(account.replaced) == 5 - len(wanted)
+    assert all(type(new.get_submodule(path)) is type(made.get_submodule(path)) for path in wanted)
+    exact = htaf.harden(new).eval()
+    assert torch.allclose(htaf.pack(exact, X)(X), exact(X), atol=1e-5)
+    grid = htaf.harden(htaf.on_grid(new, X)).eval()
+    assert torch.equal(htaf.pack(grid, X)(X), grid(X))
+
+
+def test_keep_that_leaves_nothing_or_finds_nothing_says_so() -> None:
+    for keep, example, words in (
+        ("*", X, r"keep='\*' leaves as it is"),
+        ("c.*", X, r"keep='c\.\*' leaves"),
+        ("first", None, "which only an example= tells"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            htaf.replace(Branches(), htaf.HTAF if example is None else None, example=example, keep=keep)
+
+
+def test_levels_by_path() -> None:
+    new = htaf.replace(Branches(), example=X, levels={"a.*": 2, "head.1": 4})
+    found = {name: step.levels for name, step in new.named_modules() if isinstance(step, StraightThrough)}
+    assert found == {"a.1": 2, "a.3": 2, "b.1": 1, "b.3": 1, "head.1": 4}
+    with pytest.raises(ValueError, match=r"levels= by paths of a\.1, .*, got 'c'"):
+        htaf.replace(Branches(), example=X, levels={"c": 2})
+
+
+def test_an_example_may_be_batches_and_is_not_one_row() -> None:
+    rows = torch.utils.data.TensorDataset(X, torch.zeros(256))
+    for batches in ([(X[:100], None), (X[100:], None)], [X[:100], X[100:]], torch.utils.data.DataLoader(rows, 50)):
+        torch.manual_seed(0)
+        new = htaf.replace(Residual(), example=batches)
+        torch.manual_seed(0)
+        wanted = htaf.replace(Residual(), example=X).state_dict()._metadata  # pyright: ignore[reportAttributeAccessIssue]
+        assert new.state_dict()._metadata == wanted  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.warns(UserWarning, match="some hundred rows, from which .* got one"):
+        htaf.replace(plain(), example=X[:1])
+
+
+def test_a_process_whose_group_is_not_there_yet_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.warns(UserWarning, match="one of 2 processes, .* replace after init_process_group"):
+        htaf.replace(plain(), example=X)
 
 
 def test_an_activation_inside_vmap() -> None:
@@ -394,6 +470,98 @@ def test_save_pretrained_does_not_lose_the_steps() -> None:
             net.save_pretrained("folder")
     with pytest.raises(AssertionError):
         made.save_pretrained("folder")
+
+
+def test_a_folder_of_transformers_says_that_its_activations_are_others(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    made = transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=9, **sizes))
+    new = htaf.replace(made, example={"input_ids": torch.randint(0, 9, (20, 5))})
+    for net in (new, htaf.harden(new)):
+        net.save_pretrained(tmp_path)
+        with pytest.raises(KeyError, match="htaf"):
+            transformers.BertModel.from_pretrained(tmp_path)
+    assert new.config.htaf == {"hidden_act": "gelu"}
+    assert made.config.hidden_act == "gelu"
+
+
+ROWS, CODES = X, (X[:, 0] * X[:, 1] > 0).long()
+cross_entropy = nn.functional.cross_entropy
+
+
+def by_lightning(net: nn.Module, folder: Path) -> None:
+    lightning = pytest.importorskip("lightning")
+
+    class Mine(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def training_step(self, batch, batch_idx):
+            htaf.sharpen(self, self.global_step / self.trainer.estimated_stepping_batches)
+            return cross_entropy(self.net(batch[0]), batch[1])
+
+        def configure_optimizers(self):
+            return torch.optim.Adam(self.parameters(), 0.02)
+
+    rows = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(ROWS, CODES), 64)
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    lightning.Trainer(max_epochs=25, accelerator="cpu", default_root_dir=folder, **quiet).fit(Mine(), rows)
+
+
+class Scored(nn.Module):
+    """With a loss of its own, as models of transformers."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        output = self.net(x)
+        return {"loss": cross_entropy(output, labels), "logits": output}
+
+
+def by_transformers(net: nn.Module, folder: Path) -> None:
+    """Stopped half way, and gone on with from its checkpoint."""
+    transformers = pytest.importorskip("transformers")
+
+    class Sharpen(transformers.TrainerCallback):
+        def on_step_begin(self, args, state, control, model=None, **kwargs):
+            htaf.sharpen(model, state.global_step / 100)
+
+    rows = [{"x": x, "labels": y} for x, y in zip(ROWS, CODES, strict=True)]
+    shared = {"report_to": [], "use_cpu": True, "learning_rate": 0.02, "per_device_train_batch_size": 64}
+    for steps in (50, 100):
+        options = transformers.TrainingArguments(str(folder), max_steps=steps, save_steps=50, **shared)
+        trainer = transformers.Trainer(Scored(net), options, train_dataset=rows, callbacks=[Sharpen()])
+        trainer.train(resume_from_checkpoint=steps > 50)
+
+
+def by_accelerate(net: nn.Module, folder: Path) -> None:
+    accelerator = pytest.importorskip("accelerate").Accelerator(cpu=True)
+    rows = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(ROWS, CODES), 64)
+    prepared, optimizer, rows = accelerator.prepare(net, torch.optim.Adam(net.parameters(), 0.02), rows)
+    for epoch in range(25):
+        htaf.sharpen(prepared, epoch / 25)
+        for x, y in rows:
+            optimizer.zero_grad()
+            accelerator.backward(cross_entropy(prepared(x), y))
+            optimizer.step()
+    accelerator.save_state(folder / "state")
+    accelerator.load_state(folder / "state")
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("train", [by_lightning, by_transformers, by_accelerate])
+def test_a_whole_training_by_the_tools_of_others(train, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = htaf.replace(plain(), example=[(ROWS, CODES)])
+    train(net, tmp_path)
+    steps = [m for m in net.modules() if isinstance(m, StraightThrough)]
+    assert {step.stretch for step in steps} == {0.5}
+    exact, report = htaf.finish(net.cpu(), [(ROWS, CODES)], valid=(ROWS, CODES))
+    assert (exact(ROWS).argmax(1) == CODES).float().mean() > 0.85
+    assert report.measure < 0.5
 
 
 def of_one_rank(rank: int, place: str, found: "mp.SimpleQueue[list[float]]") -> None:

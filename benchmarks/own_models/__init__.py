@@ -1,1 +1,1 @@
-"""Fifteen models that are not of this library, each trained by its own loop: what the shortest way of htaf brings."""
+"""Sixteen models that are not of this library, each trained by its own loop: what the shortest way of htaf brings."""

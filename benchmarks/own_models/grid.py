@@ -1,4 +1,4 @@
-"""Trains and tests fifteen models by several methods.
+"""Trains and tests sixteen models by several methods.
 
     python -m benchmarks.own_models --out FILE.jsonl [--tasks ...] [--methods ...] [--seeds 0 1 2] [--jobs N]
     python -m benchmarks.own_models --table FILE.jsonl

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from benchmarks.own_models.problem import Problem
+from benchmarks.own_models.problem import Problem, Supervised
 from torch import Tensor, nn
 
 
@@ -62,7 +63,7 @@ def constant(problem: Problem, optimizer: str) -> nn.Module:
 
     net = htaf.replace(problem.net(nn.ReLU), where=problem.where, example=problem.example)
     problem.train(net, optimizer)
-    exact, _ = htaf.finish(net, problem.batches, measure=problem.measure)
+    exact, _ = htaf.finish(net, problem.batches, measure=problem.measure, higher=False)
     return exact
 
 
@@ -75,15 +76,39 @@ def fixed(problem: Problem, optimizer: str) -> nn.Module:
     return htaf.harden(net.eval())
 
 
-def default(problem: Problem, optimizer: str, levels: int = 1) -> nn.Module:
+def default(problem: Problem, optimizer: str, **options: Any) -> nn.Module:
     """README's way: exact steps as `replace` puts them in, `sharpen` in the loop, then `finish`."""
     import htaf
 
-    net = htaf.replace(problem.net(nn.ReLU), where=problem.where, example=problem.example, levels=levels)
+    net = htaf.replace(problem.net(nn.ReLU), where=problem.where, example=problem.example, **options)
     problem.train(net, optimizer, functools.partial(htaf.sharpen, net))
-    exact, report = htaf.finish(net, problem.batches, measure=problem.measure)
+    exact, report = htaf.finish(net, problem.batches, measure=problem.measure, higher=False)
     print(report, flush=True)
     return exact
+
+
+def chosen(problem: Problem, optimizer: str) -> nn.Module:
+    """The default, or a second training with the levels that `sensitivity` chose for it, whichever validation prefers;
+    a short training is a tenth of the whole one."""
+    import htaf
+
+    net = htaf.replace(problem.net(nn.ReLU), where=problem.where, example=problem.example)
+    problem.train(net, optimizer, functools.partial(htaf.sharpen, net))
+    first, _ = htaf.finish(net, problem.batches, measure=problem.measure, higher=False)
+
+    def shortly(other: nn.Module) -> None:
+        part = copy.copy(problem)
+        if isinstance(part, Supervised):
+            part.epochs, part.rate = max(1, part.epochs // 10), part.rate / 5
+            part.seed = int(torch.randint(1000, ()))
+        part.train(other, optimizer)
+
+    found = htaf.sensitivity(net, problem.batches, measure=problem.measure, higher=False, train=shortly)
+    print(found, flush=True)
+    if not found.levels:
+        return first
+    second = default(problem, optimizer, levels=found.levels)
+    return min(first, second, key=problem.measure)
 
 
 METHODS: dict[str, Callable[[Problem, str], nn.Module]] = {
@@ -96,4 +121,6 @@ METHODS: dict[str, Callable[[Problem, str], nn.Module]] = {
     "constant": constant,
     "default": default,
     "default-levels-2": functools.partial(default, levels=2),
+    "default-first": functools.partial(default, keep="first"),
+    "default-chosen": chosen,
 }

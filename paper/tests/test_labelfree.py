@@ -297,7 +297,7 @@ def test_the_command_makes_codes_that_the_others_read(
     np.testing.assert_allclose(cos_cubed(wanted, made), codes.info["similarity"], atol=1e-3)
     for more in (
         ("paper", "leakage", out),
-        ("explore", run, "--codes", out, "--out", tmp_path / "page"),
+        ("explore", run, "--codes", out, "--names", out / "names.json", "--out", tmp_path / "page"),
         (*words, "--similarity", -0.99, "--clip-cutoff", -0.99, "--features", tmp_path / "codes-backbone"),
     ):
         code, text, err = htaf(*more)

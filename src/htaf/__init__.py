@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from htaf.tables.estimators import HtafClassifier, HtafRegressor, fit
     from htaf.transform.convert import Conversion, Site, conversion, harden, replace, sites
     from htaf.transform.grid import on_grid
-    from htaf.transform.hardening import Finish, finish, recalibrate, refit_head, repair
+    from htaf.transform.hardening import Finish, Sensitivity, finish, recalibrate, refit_head, repair, sensitivity
     from htaf.transform.spiking.neurons import IF, LIF
 
 __version__ = "0.1.0"
@@ -48,6 +48,7 @@ __all__ = [
     "PackedModel",
     "Patches",
     "ScaledSigmoid",
+    "Sensitivity",
     "Site",
     "SmoothStep",
     "StraightThrough",
@@ -65,6 +66,7 @@ __all__ = [
     "refit_head",
     "repair",
     "replace",
+    "sensitivity",
     "sharpen",
     "sites",
     "surrogates",
@@ -90,7 +92,10 @@ __getattr__, __dir__ = lazy(
     | dict.fromkeys(("Conversion", "Site", "conversion", "harden", "replace", "sites"), "htaf.transform.convert")
     | dict.fromkeys(("GroupSum", "LUTLayer", "LogicNet", "Patches"), "htaf.models.logic")
     | dict.fromkeys(("HtafClassifier", "HtafRegressor", "fit"), "htaf.tables.estimators")
-    | dict.fromkeys(("Finish", "finish", "recalibrate", "refit_head", "repair"), "htaf.transform.hardening")
+    | dict.fromkeys(
+        ("Finish", "Sensitivity", "finish", "recalibrate", "refit_head", "repair", "sensitivity"),
+        "htaf.transform.hardening",
+    )
     | dict.fromkeys(("PackedModel", "pack"), "htaf.program.packed")
     | dict.fromkeys(("load", "push_to_hub"), "htaf.sharing")
     | dict.fromkeys(("IF", "LIF"), "htaf.transform.spiking.neurons")

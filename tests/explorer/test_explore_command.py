@@ -15,7 +15,7 @@ from PIL import Image
 from htaf._ground.files import sealed
 from htaf.concepts.codes import ConceptError, codes_key
 from htaf.concepts.explorer import folder as room
-from htaf.concepts.explorer.run_page import CodesNeededError, build_run_page
+from htaf.concepts.explorer.run_page import build_run_page
 from htaf.concepts.explorer.shown import Shown
 from htaf.concepts.extract import extract
 from htaf.concepts.naming.files import write_names
@@ -31,12 +31,11 @@ PAGE = ("index.html", "app.js", "app.css")
 
 @pytest.fixture(scope="module")
 def runs_of(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run, another one, a plain one and one without concepts, on digits; and what stands in for the page."""
+    """A run, another one and a plain one, on digits; and what stands in for the page."""
     root, images = tmp_path_factory.mktemp("explore"), digits()
     made_run(root / "run", images)
     made_run(root / "second", images, seed=1)
     made_run(root / "plain", images, PLAIN)
-    made_run(root / "dhn", images, kind="wide_resnet")
     (root / "page").mkdir()
     for name in PAGE:
         (root / "page" / name).write_text(name)
@@ -54,15 +53,14 @@ def codes(runs_of: Path) -> Path:
     return extract(runs.open_run(runs_of / "run"), digits(), runs_of / "codes").path
 
 
-def test_a_run_becomes_a_page(htaf, folder: Path, tmp_path: Path) -> None:
-    words = ("explore", folder / "run", "--out", tmp_path / "page")
+def test_a_run_becomes_a_page(htaf, folder: Path, codes: Path, tmp_path: Path) -> None:
+    words = ("explore", folder / "run", "--codes", codes, "--out", tmp_path / "page")
     code, out, err = htaf(*words)
     assert code == 0, err
     assert "359 test images, 21 concepts (0 named, 0 of them verified), 10 classes" in out
     assert f"page: {tmp_path / 'page' / 'index.html'} (open it in a browser)" in out
-    assert f"codes: {tmp_path / 'page-codes'}" in err
     assert "note: concepts have numbers, not names" in err
-    found, test = read_page(tmp_path / "page"), open_codes(tmp_path / "page-codes").part("test")
+    found, test = read_page(tmp_path / "page"), open_codes(codes).part("test")
     head, arrays = found["page"], found["arrays"]
     bits = np.unpackbits(arrays["bits"], axis=1, count=21, bitorder="little")
     np.testing.assert_allclose(bits @ arrays["weight"].astype(float).T + arrays["bias"], test.logits(), atol=1e-5)
@@ -97,28 +95,19 @@ def test_codes_names_part_and_number(htaf, folder: Path, codes: Path, tmp_path: 
     found = read_page(tmp_path / "p")
     assert (found["page"]["part"], found["page"]["images"]) == ("validation", 50)
     assert (found["concepts"][3]["name"], found["concepts"][3]["source"]) == ("[red]stroke", "hand")
-    assert not (tmp_path / "p-codes").exists()
 
 
 def test_the_page_of_a_run_from_python(htaf, folder: Path, codes: Path, tmp_path: Path) -> None:
-    made = build_run_page(
-        runs.open_run(folder / "run"), tmp_path / "a", codes=codes, shown=Shown(images=40, detailed=9)
-    )
+    made = build_run_page(runs.open_run(folder / "run"), codes, tmp_path / "a", shown=Shown(images=40, detailed=9))
     assert (made["images"], made["concepts"], made["maps"]) == (40, 21, 9)
     words = ("explore", folder / "run", "--out", tmp_path / "b", "--codes", codes, "--images", 40, "--detailed", 9)
     assert htaf(*words)[0] == 0
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
-    with pytest.raises(CodesNeededError, match="is a plain network"):
-        build_run_page(runs.open_run(folder / "plain"), tmp_path / "c")
     with pytest.raises(ConceptError, match="expected a new or empty folder"):
-        build_run_page(runs.open_run(folder / "run"), folder / "run", codes=codes)
-    assert not (tmp_path / "c").exists()
+        build_run_page(runs.open_run(folder / "run"), codes, folder / "run")
 
 
 def test_a_plain_network_by_its_binarised_codes(htaf, folder: Path, tmp_path: Path) -> None:
-    code, _, err = htaf("explore", folder / "plain", "--out", tmp_path / "p")
-    assert code == 2
-    assert "plain network (method relu), which has no bits: make them with htaf concepts extract" in one_line(err)
     assert htaf("concepts", "extract", folder / "plain", "--out", tmp_path / "f")[0] == 0
     assert htaf("paper", "binarise", tmp_path / "f", "--out", tmp_path / "b")[0] == 0
     words = ("explore", folder / "plain", "--out", tmp_path / "p", "--codes", tmp_path / "b", "--images", 50)
@@ -162,54 +151,43 @@ def test_images_that_moved_leave_a_page_without_thumbnails(htaf, folder: Path, t
     run = made_run(tmp_path / "run", photos, shares={"train_images": 150, "validation_images": 50})
     record = run.record | {"source": {"name": str(tmp_path / "photos"), "data_dir": None, "size": None}}
     runs.write_atomic(run.path / "record.json", runs.to_json(record))
-    words = ("explore", tmp_path / "run", "--out", tmp_path / "p", "--detailed", 0)
+    extract(run, photos, tmp_path / "codes")
+    words = ("explore", run.path, "--codes", tmp_path / "codes", "--out", tmp_path / "p", "--detailed", 0)
     code, _, err = htaf(*words)
     assert code == 0, err
     assert read_page(tmp_path / "p")["page"]["sprites"] is not None
     (tmp_path / "photos").rename(tmp_path / "moved")
     for source, why in ((None, f"{tmp_path / 'run'} does not say where its images came from"), (record["source"], "")):
         runs.write_atomic(run.path / "record.json", runs.to_json(record | {"source": source}))
-        code, _, err = htaf(
-            "explore", run.path, "--out", tmp_path / "new", "--codes", tmp_path / "p-codes", "--detailed", 0
-        )
+        code, _, err = htaf(*words)
         assert code == 0, err
         assert f"note: no thumbnails: {why}" in err
-        assert read_page(tmp_path / "new")["page"]["sprites"] is None
-    shutil.rmtree(tmp_path / "p-codes")
-    code, _, err = htaf(*words)
-    assert code == 1
-    assert "photos" in one_line(err)
+        assert read_page(tmp_path / "p")["page"]["sprites"] is None
     (tmp_path / "moved").rename(tmp_path / "photos")
     next((tmp_path / "photos" / "test" / "3").iterdir()).unlink()
     code, _, err = htaf(*words)
-    assert code == 2
-    assert "give codes made before with --codes" in one_line(err)
+    assert code == 0, err
+    assert "are not those of the codes" in err
 
 
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (("{}/dhn", "--out", "{}/x"), 1, "expected a run with concepts, as `htaf train icbm` makes it"),
         (("{}/nothing", "--out", "{}/x"), 1, "expected a run folder"),
+        (("{}/second", "--out", "{}/x"), 1, "expected codes of"),
         (("{}/run", "--out", "{}/run"), 1, "expected a new or empty folder"),
-        (("{}/run", "--out", "{}/x", "--codes", "{}/nothing"), 1, "expected a folder of codes"),
         (("{}/run", "--out", "{}/x", "--names", "{}/nothing.json"), 1, "nothing.json: No such file"),
-        (
-            ("{}/run", "--out", "{}/x", "--codes", "{}/codes", "--names", "{}/n.json"),
-            1,
-            "got 99: are these the names of another network",
-        ),
+        (("{}/run", "--out", "{}/x", "--names", "{}/n.json"), 1, "got 99: are these the names of another network"),
         (("{}/run", "--out", "{}/x", "--images", "0"), 2, "expected --images >= 1"),
         (("{}/run", "--out", "{}/x", "--detailed", "-1"), 2, "--detailed >= 0"),
     ],
 )
 def test_bad_use_is_one_line(htaf, folder: Path, codes: Path, words: tuple[str, ...], code: int, message: str) -> None:
     (folder / "n.json").write_text('[{"concept": 99, "name": "a"}]')
-    got, _, err = htaf("explore", *(word.format(folder) for word in words))
+    got, _, err = htaf("explore", *(word.format(folder) for word in words), "--codes", codes)
     assert message in one_line(err)
     assert got == code
     assert not (folder / "x").exists()
-    assert not list(folder.glob("*-codes")), "before the work"
 
 
 def test_names_of_another_run_are_refused(htaf, folder: Path, codes: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The maps of a page: those of the command, quantised; kept by a later call; none where none are exact."""
+"""The maps of a page: those of the network, quantised; kept by a later call; none where none are exact."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def codes(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def built(run: Run, codes: Path, out: Path, maps: int = IMAGES) -> dict[str, Any]:
-    return build_run_page(run, out, codes=codes, shown=Shown(images=IMAGES, detailed=maps))
+    return build_run_page(run, codes, out, shown=Shown(images=IMAGES, detailed=maps))
 
 
 def seen(codes: Path) -> tuple[Codes, np.ndarray, np.ndarray]:
@@ -62,7 +62,7 @@ def arrays_of(out: Path, row: int) -> dict[str, np.ndarray]:
     }
 
 
-def test_maps_are_those_of_the_command_quantised(run: Run, codes: Path, tmp_path: Path) -> None:
+def test_maps_are_those_of_the_network_quantised(run: Run, codes: Path, tmp_path: Path) -> None:
     """And the images of a concept stand from the strongest to the barely on."""
     made = built(run, codes, tmp_path / "p")
     found, maps = read_page(tmp_path / "p"), Maps(run, digits())

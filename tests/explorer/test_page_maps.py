@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from test_page_access import axe, fault  # noqa: F401
 
 from htaf.concepts.explorer.run_page import build_run_page
 from htaf.concepts.explorer.shown import Shown
 from htaf.concepts.extract import extract
+from htaf.concepts.regions import Map
 from htaf.concepts.store import open_codes
-from htaf.concepts.where import Maps, coloured
+from htaf.concepts.where import AGAINST, FOR, STRENGTH, Maps
 from htaf.training.runs import Run
 from made_pages import read_page
 from made_runs import digits, made_run
@@ -41,8 +43,15 @@ def mapped(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """A page of digits, 120 of which have maps."""
     place = tmp_path_factory.mktemp("mapped")
     extract(run, digits(), place / "codes", parts=["train", "test"], keep=["margins"])
-    build_run_page(run, place / "page", codes=place / "codes", shown=Shown(detailed=120))
+    build_run_page(run, place / "codes", place / "page", shown=Shown(detailed=120))
     return Site(place / "page", open_codes(place / "codes"))
+
+
+def coloured(found: Map) -> np.ndarray:
+    """A map over a black picture of 8 x 8 pixels: orange where it speaks for the bit, blue where against."""
+    small = Image.fromarray((found.values / np.abs(found.values).max()).astype(np.float32))
+    values = np.asarray(small.resize((8, 8), Image.Resampling.BILINEAR))[..., None]
+    return STRENGTH * np.abs(values).clip(0, 1) * np.where(values > 0, np.array(FOR), np.array(AGAINST))
 
 
 def drawn(page: Any, row: int, concept: int) -> np.ndarray:
@@ -68,17 +77,16 @@ def test_the_maps_drawn_are_those_of_the_command(run: Run, mapped: Site, visit: 
     seen = page.eval_on_selector_all(".seen-row li", "all => all.map(li => [+li.dataset.row, +li.dataset.margin])")
     assert {row for row, _ in seen} == set(rows)
     assert all(a >= b >= 0 for (_, a), (_, b) in pairwise(seen))
-    maps, black = Maps(run, digits()), np.zeros((8, 8, 3), np.uint8)
+    maps = Maps(run, digits())
     for row, margin in seen:
         (found,) = maps.of([str(mapped.shown.ids[row])], [concept])[0]
         assert margin == pytest.approx(found.pre_activation, abs=1e-5)
-        expected = coloured(black, found).astype(float)
-        np.testing.assert_allclose(drawn(page, row, concept), expected, atol=255 * (1 / 254 + 1.5 / 255))
+        np.testing.assert_allclose(drawn(page, row, concept), coloured(found), atol=255 * (1 / 254 + 1.5 / 255))
 
 
 def test_without_margins_the_order_is_that_of_random_images(run: Run, visit: Open, tmp_path: Path) -> None:
     extract(run, digits(), tmp_path / "codes", parts=["train", "test"], keep=["bits"])
-    build_run_page(run, tmp_path / "page", codes=tmp_path / "codes", shown=Shown(detailed=400))
+    build_run_page(run, tmp_path / "codes", tmp_path / "page", shown=Shown(detailed=400))
     site, found = Site(tmp_path / "page", open_codes(tmp_path / "codes")), read_page(tmp_path / "page")
     there = found["page"]["maps"]["rows"]
     concept = int(np.isin(found["arrays"]["samples"], there).sum(1).argmax())
@@ -109,8 +117,7 @@ def test_an_image_shows_the_map_of_a_reason(run: Run, mapped: Site, visit: Open)
     page.keyboard.press("Enter")
     until(page, f"() => document.querySelector(`[data-map='{tiles[1]}']`).getAttribute('aria-pressed') === 'true'")
     (found,) = Maps(run, digits()).of([str(mapped.shown.ids[row])], [tiles[1]])[0]
-    expected = coloured(np.zeros((8, 8, 3), np.uint8), found).astype(float)
-    np.testing.assert_allclose(drawn(page, row, tiles[1]), expected, atol=255 * (1 / 254 + 1.5 / 255))
+    np.testing.assert_allclose(drawn(page, row, tiles[1]), coloured(found), atol=255 * (1 / 254 + 1.5 / 255))
     page.keyboard.press("Space")  # off again; the focus still shows it until it leaves
     page.keyboard.press("Shift+Tab")
     until(page, "() => location.hash.includes('where=none')")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,17 +12,21 @@ import pytest
 import torch
 from small import batches, fresh, rows
 from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits as binary
 from torch.nn.functional import cross_entropy
 from torch.optim.swa_utils import update_bn
 
 import htaf
 from htaf import HTAF, Heaviside, harden, recalibrate, refit_head, repair
+from htaf.transform.convert.finding import inputs_of
 from htaf.transform.hardening.finishing import kept_where_better
-from htaf.transform.hardening.report import Report, call, expect_batches, inputs_of, moved, pair_of
+from htaf.transform.hardening.judging import judge_by
+from htaf.transform.hardening.report import Report, call, expect_batches, moved, pair_of
 
 ROWS = torch.randn(600, 6, generator=torch.Generator().manual_seed(0))
 CODES = (ROWS[:, 0] * ROWS[:, 1] > 0).long()
 TRAINING = [(ROWS[:200], CODES[:200]), (ROWS[200:400], CODES[200:400])]
+HELD = ROWS[400:], CODES[400:]
 
 
 def trained(make, steps: int = 60) -> nn.Module:
@@ -43,7 +48,7 @@ def loss(net: nn.Module) -> torch.Tensor:
 def test_only_what_is_better_is_kept_and_the_network_has_the_last_measure(steps: int) -> None:
     net = trained(partial(HTAF, 1.0, 5.0), steps)
     state = {name: value.clone() for name, value in net.state_dict().items()}
-    exact, report = htaf.finish(net, TRAINING, loss)
+    exact, report = htaf.finish(net, TRAINING, valid=HELD)
     again = ["recalibrate"] * report.steps[1].kept  # norms see other values only behind what was repaired
     assert [one.name for one in report.steps] == ["recalibrate", "repair", *again, "refit_head"]
     best = report.hardened
@@ -70,7 +75,7 @@ def test_a_step_that_is_worse_is_told_and_not_kept() -> None:
         calls.append(other.training)
         return float(any(not torch.equal(v, first[k]) for k, v in other.state_dict().items()))
 
-    exact, report = htaf.finish(net, TRAINING, measure=changed)
+    exact, report = htaf.finish(net, TRAINING, measure=changed, higher=False)
     assert not any(calls)
     assert not any(one.kept for one in report.steps)
     assert "repair: not kept: 0 -> 1" in str(report)
@@ -80,18 +85,18 @@ def test_a_step_that_is_worse_is_told_and_not_kept() -> None:
 
 def test_exact_steps_need_no_repair_and_inputs_alone_no_head() -> None:
     net = trained(htaf.StraightThrough)
-    _, report = htaf.finish(net, [x for x, _ in TRAINING], measure=loss)
+    _, report = htaf.finish(net, [x for x, _ in TRAINING], measure=loss, higher=False)
     assert [one.name for one in report.steps] == ["recalibrate", "refit_head"]
     assert "refit_head: left out: expected batches (inputs, targets), targets a tensor" in str(report)
     assert report.trained == report.hardened
-    _, report = htaf.finish(net, TRAINING, measure=loss)
+    _, report = htaf.finish(net, TRAINING, measure=loss, higher=False)
     assert [one.name for one in report.steps] == ["recalibrate", "refit_head"]
     assert report.steps[1].kept
 
 
 def test_a_step_that_cannot_be_taken_is_left_out_and_says_why() -> None:
     net = nn.Sequential(nn.Linear(6, 8), HTAF(1.0, 5.0), nn.Linear(8, 2), nn.Tanh())
-    _, report = htaf.finish(net, TRAINING, measure=lambda other: other(ROWS).var())
+    _, report = htaf.finish(net, TRAINING, measure=lambda other: other(ROWS).var(), higher=False)
     assert "refit_head: left out: expected a model that returns the output of an nn.Linear" in str(report)
 
 
@@ -105,26 +110,26 @@ def test_an_error_of_the_measure_is_not_swallowed(calls: int) -> None:
 
     called = list[int]()
     with pytest.raises(ValueError, match="mine"):
-        htaf.finish(trained(htaf.StraightThrough, 1), TRAINING, measure=broken)
+        htaf.finish(trained(htaf.StraightThrough, 1), TRAINING, measure=broken, higher=False)
 
 
 def test_bad_input_says_what_to_do() -> None:
     net = trained(partial(HTAF, 1.0, 5.0), 1)
     with pytest.raises(ValueError, match="expected a measure that is finite for the exact network, got nan"):
-        htaf.finish(net, TRAINING, measure=lambda other: float("nan"))
+        htaf.finish(net, TRAINING, measure=lambda other: float("nan"), higher=False)
     with pytest.raises(TypeError, match="expected a measure that gives a number, got NoneType"):
-        htaf.finish(net, TRAINING, measure=lambda other: None)
+        htaf.finish(net, TRAINING, measure=lambda other: None, higher=False)
     with pytest.raises(ValueError, match=r"call htaf\.replace first"):
-        htaf.finish(nn.Sequential(nn.Linear(6, 2), nn.ReLU(), nn.Linear(2, 2)), TRAINING, measure=loss)
+        htaf.finish(nn.Sequential(nn.Linear(6, 2), nn.ReLU(), nn.Linear(2, 2)), TRAINING, measure=loss, higher=False)
     with pytest.raises(ValueError, match="expected validation= or measure= to choose by, got both"):
         htaf.refit_head(htaf.harden(net), TRAINING, validation=TRAINING, measure=loss)
 
 
 def test_norms_in_front_of_the_first_step_are_not_tried() -> None:
     net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), htaf.StraightThrough(), nn.Linear(8, 2))
-    _, report = htaf.finish(net, TRAINING, measure=loss)
+    _, report = htaf.finish(net, TRAINING, measure=loss, higher=False)
     assert [one.name for one in report.steps] == ["refit_head"]
-    _, report = htaf.finish(nn.Sequential(*net[:3], nn.BatchNorm1d(8), net[3]), TRAINING, measure=loss)
+    _, report = htaf.finish(nn.Sequential(*net[:3], nn.BatchNorm1d(8), net[3]), TRAINING, measure=loss, higher=False)
     assert [one.name for one in report.steps] == ["recalibrate", "refit_head"]
 
 
@@ -135,29 +140,88 @@ def test_batches_of_several_inputs_say_how_they_are_given() -> None:
     words = r"several inputs a tuple, \(\(a, b\), targets\), got \(Tensor, Tensor, Tensor\), which the model cannot"
     for batch in ((ROWS, ROWS, CODES), [ROWS, ROWS, CODES]):
         with pytest.raises(ValueError, match=words):
-            htaf.finish(TwoInputs(htaf.StraightThrough), [batch], measure=measure)
-    _, report = htaf.finish(TwoInputs(htaf.StraightThrough), [((ROWS, ROWS), CODES)], measure=measure)
+            htaf.finish(TwoInputs(htaf.StraightThrough), [batch], measure=measure, higher=False)
+    _, report = htaf.finish(TwoInputs(htaf.StraightThrough), [((ROWS, ROWS), CODES)], measure=measure, higher=False)
     assert report.steps[0].kept
-    _, report = htaf.finish(TwoInputs(htaf.StraightThrough), [{"a": ROWS, "b": ROWS}], measure=measure)
+    _, report = htaf.finish(TwoInputs(htaf.StraightThrough), [{"a": ROWS, "b": ROWS}], measure=measure, higher=False)
     assert "got dict: take targets out of it, (batch, batch.pop('labels'))" in str(report)
 
 
-def test_a_score_without_its_minus_is_questioned() -> None:
-    def accuracy(net: nn.Module) -> float:
-        return (net(ROWS[400:]).argmax(1) == CODES[400:]).float().mean().item()
+def accuracy(net: nn.Module) -> float:
+    return (net(HELD[0]).argmax(1) == HELD[1]).float().mean().item()
 
+
+def test_a_measure_is_followed_only_in_the_direction_that_is_said() -> None:
+    """An accuracy for which lower was taken as better fell from 87 to 23%."""
     net = trained(partial(htaf.StraightThrough, htaf.surrogates.tanh))
-    with pytest.warns(UserWarning, match="minus"):
-        _, report = htaf.finish(net, TRAINING, accuracy)
-    assert len(report.notes) == 1
-    for proper in (loss, lambda net: -accuracy(net)):
-        assert htaf.finish(net, TRAINING, proper)[1].notes == ()
+    with pytest.raises(TypeError, match=r"higher=True .* such as an accuracy.* got neither"):
+        htaf.finish(net, TRAINING, measure=accuracy)
+    exact, report = htaf.finish(net, TRAINING, measure=accuracy, higher=True)
+    assert accuracy(exact) == report.measure > report.hardened == report.trained
+    assert all(one.kept == (one.after > one.before) for one in report.steps if one.after is not None)
+    for wrong in ({}, {"valid": HELD, "measure": loss, "higher": False}, {"valid": HELD, "higher": False}):
+        with pytest.raises(TypeError, match="expected"):
+            htaf.finish(net, TRAINING, **wrong)
 
 
-def test_a_measure_that_is_partly_chance_is_named() -> None:
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_is_kept_within_the_noise_of_a_measure_and_that_is_told(seed: int) -> None:
     net = trained(partial(htaf.StraightThrough, htaf.surrogates.tanh), 2)
-    with pytest.warns(UserWarning, match="chance"):
-        htaf.finish(net, TRAINING, lambda net: loss(net) + 0.01 * torch.rand(()))
+    random = torch.Generator().manual_seed(seed)
+    with pytest.warns(UserWarning, match=r"differs by .* from call to call"):
+        _, report = htaf.finish(
+            net, TRAINING, measure=lambda net: accuracy(net) + 100 * torch.rand((), generator=random), higher=True
+        )
+    assert report.noise > 10
+    assert not any(one.kept and one.after - one.before <= report.noise for one in report.steps if one.after is not None)
+
+
+def test_a_network_far_behind_another_is_told_what_to_try() -> None:
+    net, other = trained(partial(htaf.StraightThrough, htaf.surrogates.tanh), 2), trained(nn.ReLU)
+    _, report = htaf.finish(net, TRAINING, valid=HELD, reference=other)
+    assert report.reference is not None
+    assert report.measure > 1.1 * report.reference
+    assert "htaf.sensitivity" in str(report)
+    assert htaf.finish(net, TRAINING, valid=HELD, reference=net)[1].notes == ()
+
+
+HEAD = nn.Linear(6, 3)
+LOGITS, KNOWN = HEAD(ROWS).detach(), ROWS[:, 2] <= 0
+OUTPUTS: dict[str, tuple[nn.Module, Tensor, Callable[[], Tensor]]] = {
+    "codes": (nn.Identity(), CODES, lambda: cross_entropy(LOGITS, CODES)),
+    "probabilities": (nn.Softmax(1), CODES, lambda: cross_entropy(LOGITS, CODES)),
+    "left out": (nn.Identity(), CODES - 2 * (ROWS[:, 2] > 0), lambda: cross_entropy(LOGITS[KNOWN], CODES[KNOWN])),
+    "pixels": (nn.Unflatten(1, (3, 1)), CODES[:, None], lambda: cross_entropy(LOGITS, CODES)),
+    "bits": (nn.Identity(), (LOGITS > 0).float(), lambda: binary(LOGITS, (LOGITS > 0).float())),
+    "sigmoid": (nn.Sigmoid(), (LOGITS > 0).float(), lambda: binary(LOGITS, (LOGITS > 0).float())),
+    "numbers": (nn.Identity(), LOGITS + 1, lambda: torch.ones(())),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_the_usual_loss_is_the_one_that_the_targets_ask_for(name: str) -> None:
+    end, y, wanted = OUTPUTS[name]
+    net = nn.Sequential(HEAD, end)
+    for held in ((ROWS, y), [(ROWS[:100], y[:100]), (ROWS[100:], y[100:])]):
+        found = judge_by(net, held, None, None, None)(net)
+        assert found == pytest.approx(wanted().item(), rel=0.1 if name == "left out" else 1e-4)
+    with pytest.raises(ValueError, match="give loss= or measure="):
+        judge_by(net, (ROWS, torch.rand(600, 2, 5)), None, None, None)
+    other = judge_by(net, (ROWS, y), lambda output, y: (output * 0).sum() + 7, None, None)
+    assert other(net) == 7
+
+
+def test_seconds_bound_all_that_is_tried() -> None:
+    y = (ROWS @ torch.randn(6, 400) > 0).float()
+    net = nn.Sequential(nn.Linear(6, 300), HTAF(1.0, 5.0), nn.Linear(300, 300), HTAF(1.0, 5.0), nn.Linear(300, 400))
+    begin = time.perf_counter()
+    _, report = htaf.finish(net, [(ROWS, y)] * 9, valid=(ROWS, y), seconds=2)
+    assert time.perf_counter() - begin < 12
+    assert report.steps[-1].name == "refit_head"
+    _, report = htaf.finish(net, [(ROWS, y)], valid=(ROWS, y), seconds=1e-9)
+    assert {one.left_out for one in report.steps} == {"no time was left"}
+    with pytest.raises(ValueError, match="expected seconds > 0"):
+        htaf.finish(net, [(ROWS, y)], valid=(ROWS, y), seconds=0)
 
 
 def test_a_step_that_changes_nothing_is_not_kept() -> None:

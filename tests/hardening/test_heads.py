@@ -411,3 +411,15 @@ def test_without_a_sigmoid_a_measure_chooses_what_zeros_and_ones_are(codes: bool
     wanted, _ = refit_head(Ends(net, torch.sigmoid), pairs, measure=lambda other: measure(other.net))
     assert torch.equal(found.get_parameter("head.weight"), wanted.get_parameter("net.head.weight"))
     assert not torch.equal(found.get_parameter("head.weight"), net.get_parameter("head.weight"))
+
+
+@pytest.mark.parametrize(("end", "y", "wanted"), [
+    (nn.Conv2d(5, 3, 1), torch.randint(3, (40, 32, 32), generator=torch.Generator().manual_seed(0)), 2 * (4096 + 1)),
+    (nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(5, 3)), torch.arange(40) % 3, 40),
+])  # fmt: skip
+def test_of_many_pixels_a_sample_is_enough(end: nn.Module, y: Tensor, wanted: int) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(40, 2, 32, 32)
+    net = harden(nn.Sequential(nn.Conv2d(2, 5, 3, padding=1), HTAF(1.0, 5.0), end))
+    _, report = refit_head(net, [(x[:20], y[:20]), (x[20:], y[20:])], validation=[(x, y)])
+    assert report.layers[0].rows == wanted

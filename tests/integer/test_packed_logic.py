@@ -35,7 +35,9 @@ def packed(run: Run, data: Any) -> PackedRun:
     circuit = ["circuit"] * native.available()
     assert [one.where for one in found] == ["network in PyTorch", *circuit, "integer program"]
     assert all(one.same and one.rows for one in found)
-    return htaf.load(file)
+    read = htaf.load(file)
+    assert read.about["checked"] == {**read.about["checked"], "rows": made.agreement.rows, "same": made.agreement.rows}
+    return read
 
 
 @pytest.mark.parametrize("bunch", [load_breast_cancer, load_diabetes])

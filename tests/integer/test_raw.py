@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from tests.integer.made import Made
 
 from htaf.data.preprocess import Preprocessor
 from htaf.program.integer.c import to_c
 from htaf.program.integer.execute import exported, missing, run_program
-from htaf.program.integer.logic_c import compared_of
+from htaf.program.integer.logic_c import compared_of, names
 from htaf.program.integer.ops import LUT, Count, IntegerError, Linear, Steps, Take, View
 from htaf.program.integer.program import Input, IntegerProgram
 from htaf.program.integer.raw import raw, raw_inputs
@@ -144,3 +147,18 @@ int main(void)
     probability = 1 / (1 + np.exp((y[:, 0] - y[:, 1]) * 2.0 ** program.unit[0] / program.unit[1]))
     assert len({*probability}) > 2
     assert run_program(tmp_path, tmp_path / "main.c") == "".join(str(int(p >= 0.3)) for p in probability)
+
+
+@given(st.lists(st.text(max_size=4), min_size=1, max_size=9, unique=True))
+@example(["возраст", "возраст 2", "column 0", "größe", "GROSSE", "+", "-", "h", "missing", "max", "C"])
+def test_names_in_c_are_distinct_and_valid(texts: list[str]) -> None:
+    columns: list[dict[str, Any]] = [
+        {"x": x, "name": f"{text}|", "kind": "fixed", "missing": 0} for x, text in enumerate(texts)
+    ]
+    columns.append({"x": len(texts), "name": texts[0], "kind": "index", "texts": texts})
+    about = {"columns": columns, "target": {"classes": texts}}
+    text = names(IntegerProgram(Input("columns", (len(columns),), 0, 9), (), 0, about=about), "int8", ["INT8_H"])
+    found = re.findall(r"^    (.*) = \d+", text, re.MULTILINE)
+    assert len(found) == 1 + 4 * len(texts) + 1 + ("" not in texts)
+    assert len({*found, "INT8_H", "INT8_MAX", "INT8_MIN"}) == len(found) + 3
+    assert all(re.fullmatch(r"INT8_[A-Z0-9_]+", one) for one in found)

@@ -105,10 +105,21 @@ def test_luts_of_counts_and_labels_are_estimated_near_those_of_yosys() -> None:
         assert 0.7 < argmax_luts(Value((10,), 0, most)) / measured < 1.4
 
 
-@pytest.mark.parametrize(("low", "high"), [(0, 15), (0, 16), (-8, 7), (-5, 2)])
-def test_each_threshold_of_a_column(low: int, high: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("low", "high", "some"),
+    [
+        (0, 15, (-17, 18)),
+        (0, 16, (-18, 19)),
+        (-8, 7, (-9, 10)),
+        (-5, 2, (-5, 6)),
+        (-99, 99, (33, 40)),
+        (0, 200, (97, 112)),
+    ],
+)
+def test_each_threshold_of_a_column(low: int, high: int, some: tuple[int, int], tmp_path: Path) -> None:
+    """Some are next to each other, so that the bits above are compared once."""
     needs("iverilog")
-    thresholds = np.arange(-high - 2, high + 3).repeat(2)
+    thresholds = np.array([t for t in range(*some) for t in (t, t if low == 0 or high < 9 else 1 - t)])
     bits = Steps("t", 1, thresholds[:, None], np.resize([-1, 1], len(thresholds)), 0, 1)
     take = Take("column", 0, np.zeros(len(thresholds), int))
     program, x = IntegerProgram(Input("columns", (1,), low, high), (take, bits), 2), np.arange(low, high + 1)[:, None]

@@ -192,13 +192,13 @@ def test_what_is_wrong_is_said(written: bytes, tmp_path: Path, name: str) -> Non
 
 def test_values_may_be_as_large_as_large_inputs_make_them() -> None:
     step = Call("relu", "relu.default", [{"v": 0}], {}, 1)
-    check(Program((Input((None, 1 << 28)),), (step,), {"v": 1}, {}))
+    check(Program((Input((None, 1 << 28)),), (step,), 1, {}))
     with pytest.raises(PackedError, match="at most"):
         check(
             Program(
                 (Input((None, 1 << 10)),),
                 (replace(step, operator="repeat.default", args=[{"v": 0}, [1 << 18, 1]]),),
-                {"v": 1},
+                1,
                 {},
             )
         )

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 import htaf
 from htaf.core.functional import heaviside
 from htaf.program.packed import pack, verify
-from htaf.program.packed.affine import interval
 from htaf.program.packed.errors import PackedError
 from htaf.program.packed.instructions import Pool
+from htaf.program.packed.nodes import interval
 
 aten = torch.ops.aten
 F = nn.functional

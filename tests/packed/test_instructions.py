@@ -125,7 +125,7 @@ EXAMPLES: dict[type[Instruction], Callable[[], Example]] = {
 
 def _program(one: Example) -> Program:
     inputs = tuple(Input(tuple(x.shape), x.dtype) for x in one.values)
-    return Program(inputs, (one.instruction,), {"tuple": [{"v": v} for v in one.instruction.makes]}, one.tensors)
+    return Program(inputs, (one.instruction,), one.instruction.makes, one.tensors)
 
 
 def _whole(one: Example) -> None:
@@ -177,7 +177,7 @@ def test_an_instruction_goes_through_a_file(kind: type[Instruction], tmp_path: P
 def test_a_plan_reads_inputs_of_its_dtype_alone() -> None:
     """A plan takes addresses: memory of another dtype would be read as if it were the right one."""
     one = _pool()
-    model = PackedModel(replace(_program(one), outputs={"v": 1}), Report((), 0, 0))
+    model = PackedModel(replace(_program(one), outputs=1), Report((), 0, 0))
     (bits,) = one.values
     for _ in range(2):
         torch.testing.assert_close(model(bits), one.wanted[0])
@@ -226,7 +226,7 @@ def test_what_an_instruction_makes_is_checked() -> None:
 
     short = dataclass(frozen=True)(Short)("s", 0, 1)  # pyright: ignore[reportCallIssue]
     with pytest.raises(PackedError, match="s: expected the sizes of 1 values, got 0"):
-        check(Program((Input((None, 70)),), (short,), {"v": 1}, {}))
+        check(Program((Input((None, 70)),), (short,), 1, {}))
 
 
 @pytest.mark.usefixtures("unchecked")  # the types say it too, but are checked in tests alone
@@ -235,5 +235,5 @@ def test_a_program_takes_instructions_alone() -> None:
         name = "s"
 
     with pytest.raises(PackedError, match="expected instructions of packed programs, got Stranger"):
-        Program((Input((None, 3)),), (Stranger(),), {"v": 0}, {})  # pyright: ignore[reportArgumentType]
-    assert program_to_json(Program((Input((None, 3)),), (), {"v": 0}, {}))["steps"] == []
+        Program((Input((None, 3)),), (Stranger(),), 0, {})  # pyright: ignore[reportArgumentType]
+    assert program_to_json(Program((Input((None, 3)),), (), 0, {}))["steps"] == []

@@ -21,9 +21,9 @@ from htaf.models.sew_resnet import SEWResNet
 from htaf.models.whitened import WhitenedConvNet
 from htaf.models.wide_resnet import WideResNet
 from htaf.program.packed import PackedError, PackedModel, Traced, load, pack, save, trace, verify
+from htaf.program.packed.bits import integers
 from htaf.program.packed.instructions import Layer, layer
 from htaf.program.packed.instructions.layer import from_nibbles, to_nibbles
-from htaf.program.packed.layers import integers
 from htaf.transform.grid import Bits, integers_and_steps
 from htaf.transform.spiking.neurons import IF, LIF
 from quick import slow_but

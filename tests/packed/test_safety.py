@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
@@ -78,7 +79,7 @@ def _program(g: Geometry, image: tuple[int, int] = (2, 2)) -> Program:
         Threshold("a", 0, 1, "lo", "hi", 1),
         Layer("b", "binary", "image", g, "w", True, 1, None, None, None, None, None, 2, None),
     )
-    return Program((Input((None, c, *image)),), steps, {"v": 2}, {**ends, "w": weight})
+    return Program((Input((None, c, *image)),), steps, 2, {**ends, "w": weight})
 
 
 FAR = {
@@ -100,14 +101,14 @@ def test_values_are_bounded_together() -> None:
     check(one)
     layer = one.instructions[1]
     assert isinstance(layer, Layer)
-    many = [Layer(**{**vars(layer), "name": str(i), "y": 2 + i}) for i in range(3000)]
+    many = [replace(layer, name=str(i), y=2 + i) for i in range(3000)]
     with pytest.raises(PackedError, match="together"):
-        check(Program(one.inputs, (one.instructions[0], *many), {"v": 2}, one.tensors))
+        check(Program(one.inputs, (one.instructions[0], *many), 2, one.tensors))
 
 
 def test_values_are_bounded_for_the_batch_that_comes() -> None:
     grown = Call("a", "expand.default", [{"v": 0}, [{"s": [2**20, 1, 0]}, {"s": [1, 1, 0]}, 1]], {}, 1)
-    program = Program((Input((None, 1)),), (grown, Call("b", "mean.default", [{"v": 1}], {}, 2)), {"v": 2}, {})
+    program = Program((Input((None, 1)),), (grown, Call("b", "mean.default", [{"v": 1}], {}, 2)), 2, {})
     model = PackedModel(program, Report((), 0, 0))
     assert model(torch.ones(3, 1)) == 1
     with pytest.raises(PackedError, match=r"at most [\d,]+ bytes, got \[.*batch of 300: give fewer rows"):
@@ -130,7 +131,7 @@ def test_the_time_of_a_program_is_bounded() -> None:
     wide = Call("wide", "expand.default", [{"v": 0}, [2**26, 2, 1]], {}, 1)
     sums = [Call(str(i), "sum.default", [{"v": 1}], {}, 2 + i) for i in range(20)]
     with pytest.raises(PackedError, match="read and made together"):
-        check(Program((Input((None, 1)),), (wide, *sums), {"v": 2}, {}))
+        check(Program((Input((None, 1)),), (wide, *sums), 2, {}))
 
 
 @pytest.mark.parametrize("weight", [-128, 127])
@@ -148,7 +149,7 @@ def test_windows_larger_than_images_are_refused() -> None:
     one = _program(Geometry(64, 64))
     pool = Pool("p", 1, (2**20, 2**20), (1, 1), (2**19, 2**19), (1, 1), 2)
     with pytest.raises(PackedError, match="padding"):
-        check(Program(one.inputs, (one.instructions[0], pool), {"v": 2}, one.tensors))
+        check(Program(one.inputs, (one.instructions[0], pool), 2, one.tensors))
 
 
 @pytest.mark.skipif(not native.available(), reason="needs the compiled extension")

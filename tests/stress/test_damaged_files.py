@@ -738,7 +738,7 @@ TOGETHER = [  # what is no verb, what would be written over inputs, or over what
     "predict W/net.packed W/photos --out W/net.packed", "predict W/net.packed W/photos --smooth",
     "predict W/table-run W/rows.csv W/rows.csv", "predict W/run W/rows.csv", "predict W/table-run W/photos",
     *(f"concepts find W/run --with W/photos/red --without W/photos{end}" for end in ("", "/red", "/blue/0.png")),
-    "concepts where W/plain --codes W/codes --out out", "concepts edit W/table-run --off 1:1 --out out",
+    "concepts edit W/table-run --off 1:1 --out out",
     "paper leakage W/codes", "paper leakage W/features", "concepts name W/codes",
     "concepts name W/codes --attributes digits --model m", "concepts name W/codes --model m --base-url http://[",
     "concepts extract W/table-run --out out", "concepts extract W/run --out out --keep backbone margins",

@@ -16,4 +16,5 @@ NAMES = (
     "points",
     "ratings",
     "keypoints",
+    "audio",
 )

@@ -238,9 +238,8 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "folder of codes": (("concepts.json",), ("head.safetensors", "parts", "names.json", "projection.safetensors")),
     "study": (("cells", "outcomes.jsonl"), ("cells.jsonl", "report.md", "work")),
     "page": ((".htaf-explorer",), ("index.html", "app.js", "app.css", "data")),
-    "folder of scores": (("scores.json",), ("codes",)),
-    "folder of sparse heads": (("sparse.json",), ("codes",)),
-    "folder of maps": (("index.jsonl",), ()),
+    "folder of scores": (("scores.json",), ()),
+    "folder of sparse heads": (("sparse.json",), ()),
     "found concept": (("found.json",), ("images.png",)),
     "language model": (
         ("htaf_record.json",),

@@ -116,16 +116,10 @@ VERBS = {
     "concepts score": Verb(
         "htaf.cli.concepts:score",
         "Score concepts: accuracy, dead concepts, concept accuracy, class specificity, redundancy, sparsity.",
-        keeps=True,
     ),
     "concepts sparse": Verb(
         "htaf.cli.concepts:sparse",
         "Fit heads in which each class draws on few concepts.",
-        keeps=True,
-    ),
-    "concepts where": Verb(
-        "htaf.cli.concepts:where",
-        "Draw where in its images a concept is seen, from the strongest to the barely on; with an index.",
     ),
     "concepts find": Verb(
         "htaf.cli.concepts:find",

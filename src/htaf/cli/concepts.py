@@ -17,7 +17,6 @@ from htaf._ground.files import LOCK, check_output_folder, check_place, to_json, 
 from htaf.cli.flags import (
     NONE,
     CodesOf,
-    Concepts,
     DataDir,
     Device,
     File,
@@ -45,7 +44,7 @@ CodesDir = Annotated[
 ]
 Out = Annotated[Path, arg(help="Folder: a new one, or that of a stopped command, to continue it.", metavar="DIR")]
 ScoredPart = Annotated[PartName, arg(help="Which images are scored.")]
-RESULT, CODES = "sparse.json", "codes"
+RESULT = "sparse.json"
 DEFAULT = (5, 10)
 CHOOSING = {"train": "fits", "validation": "chooses"}  # parts whose accuracy says too much
 
@@ -153,11 +152,10 @@ def show_accuracies(found: CodesFolder, out: Path, json: bool) -> None:
 
 
 def score(
-    codes: Annotated[Positional[Path], arg(help="Codes; or a run, whose codes are made in --out.", metavar="CODES")],
+    codes: CodesDir,
     *,
     part: ScoredPart = "test",
     out: Annotated[Path | None, arg(metavar="DIR")] = None,
-    data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
     """Score concepts: accuracy, dead concepts, concept accuracy, class specificity, redundancy, sparsity.
@@ -172,20 +170,7 @@ def score(
     if out is not None:
         check_output_folder(out, [codes], own="folder of scores")
     with offering_parts(part):
-        if not (codes / "record.json").is_file():
-            own = open_folder(codes)
-        elif out is None:
-            raise UsageError(
-                f"{codes} is a run: expected --out, where its codes are made, or codes of htaf concepts extract"
-            )
-        elif part == "other":  # which the recipe of a run leaves out
-            raise MissingPartError(part, ("train", "validation", "test"))
-        else:
-            from htaf.concepts.extract import extract as make
-
-            run = image_run(codes)
-            own = make(run, own_images(run, data_dir, "give a folder of codes"), out / "codes", progress=True)
-        scores = scores_of(own, scored=part)
+        scores = scores_of(open_folder(codes), scored=part)
     if out is not None:
         write_atomic(out / SCORES, to_json(scores))
     if json:
@@ -195,60 +180,6 @@ def score(
     if out is not None:
         say(out / SCORES)
     return None
-
-
-def where(
-    run: RunDir,
-    *,
-    codes: Annotated[Path, arg(metavar="CODES")],
-    out: Out,
-    concept: Concepts = (),
-    image: Annotated[str | None, arg(metavar="ID")] = None,
-    count: int = 12,
-    part: ScoredPart = "test",
-    data: Place = None,
-    device: Device = "auto",
-    data_dir: DataDir = None,
-    method: MethodOfRun = None,
-    json: Json = False,
-) -> None:
-    """Draw where in its images a concept is seen, from the strongest to the barely on; with an index.
-
-    Args:
-        codes: Codes of the run, from extract.
-        concept: Numbers of concepts; none: the five most important.
-        image: Id or row of an image: its concepts instead of a concept's images.
-        count: Images of each concept, or concepts of the image.
-        data: The images, where the codes are not of the run's own; none: the run's own.
-        device: Where the network runs.
-    """
-    if count < 1:
-        raise UsageError(f"--count must be >= 1, got {count}")
-    from htaf.concepts.heads import most_important
-    from htaf.concepts.store import open_codes
-    from htaf.concepts.where import INDEX, write_where
-
-    check_output_folder(out, [codes, run], own="folder of maps")
-    known = open_codes(codes)
-    if image is not None:
-        known.row(image)  # before anything slow
-    opened = image_run(run, method)
-    images: Any = None
-    if data is not None:
-        images = opened.other_data(data, data_dir=data_dir)
-    elif known.info.get("settings", {}).get("data") != "files":
-        images = own_images(opened, data_dir, "give --data")
-    chosen = concept or (() if image is not None else tuple(most_important(known)[:5].tolist()))
-    lines = write_where(
-        opened, images, codes, out, concepts=chosen, image=image, count=count, part=part, device=device, progress=True
-    )
-    if json:
-        return print_json(lines)
-    rows = [(line["concept"], line["image"], line["margin"], line["share"]) for line in lines]
-    show("maps", ("concept", "image", "margin", "share in box"), rows[:40])
-    if len(rows) > 40:
-        say(f"{len(rows) - 40:,} more")
-    return say(f"index: {out / INDEX}")
 
 
 def find(
@@ -340,8 +271,8 @@ def edit(
 def explore(
     run: RunDir,
     *,
+    codes: CodesOf,
     out: Folder,
-    codes: CodesOf = None,
     names: File = None,
     shown: OmitArgPrefixes[Shown] = Shown(),  # noqa: B008
     data_dir: DataDir = None,
@@ -352,19 +283,16 @@ def explore(
 
     Args:
         out: Folder of the page: a new one, or that of an earlier page.
-        codes: Codes of this run, the bits of its images; none: DIR-codes, made or finished where needed.
+        codes: Codes of this run, from extract.
         names: Names, .json: from htaf concepts name, exported by the page, or your own; none: numbers alone.
     """
     if shown.images < 1 or shown.detailed < 0:
         raise UsageError(f"expected --images >= 1 and --detailed >= 0, got {shown.images} and {shown.detailed}")
-    from htaf.concepts.explorer.run_page import CodesNeededError, build_run_page
+    from htaf.concepts.explorer.run_page import build_run_page
 
     opened = image_run(run, method)
-    try:
-        with needs_source("give --codes"), offering_parts(shown.part):
-            made = build_run_page(opened, out, codes=codes, names=names, shown=shown, data_dir=data_dir, progress=True)
-    except CodesNeededError as error:
-        raise UsageError(f"{error} with --codes") from None
+    with offering_parts(shown.part):
+        made = build_run_page(opened, codes, out, names=names, shown=shown, data_dir=data_dir, progress=True)
     say_notes(new_sentences(made["notes"], opened.record["notes"]))
     print_json(made)
     if not json:
@@ -377,8 +305,8 @@ def explore(
 def sparse(
     run: RunDir,
     *,
+    codes: CodesOf,
     out: Folder,
-    codes: CodesOf = None,
     nec: Annotated[tuple[int, ...], arg(metavar="N ...", help_behavior_hint="(default: 5 10)")] = (),
     seed: int = 0,
     part: ScoredPart = "test",
@@ -393,13 +321,13 @@ def sparse(
 
     Args:
         out: Folder of the result: a new one, or an earlier one.
-        codes: Codes of this run; none: DIR/codes, made or finished where needed.
+        codes: Codes of this run, from extract.
         nec: Most concepts of a class; all of them are tried besides.
         seed: Of the training images that a head is fitted to, where there are many.
         save_run: Also write a run with the sparse head of the first --nec.
     """
     check_seed(seed)
-    check_output_folder(out, [run, *([codes] if codes else [])], own="folder of sparse heads")
+    check_output_folder(out, [run, codes], own="folder of sparse heads")
     if save_run is not None:
         check_output_folder(save_run, [run, out], own="run", flag="--save-run")
     from htaf._ground.files import to_json, write_atomic
@@ -407,10 +335,8 @@ def sparse(
 
     opened = image_run(run, method)
     limits = limits_of(opened, nec)
-    images: Any = None
-    if codes is None or save_run is not None:
-        images = own_images(opened, data_dir, "give --codes alone, without --save-run")
-    own = codes_of_run(opened, codes, images, out / CODES)
+    images: Any = None if save_run is None else own_images(opened, data_dir, "leave --save-run out")
+    own = codes_of_run(opened, codes)
     if part in CHOOSING:
         say_notes([f"the {part} part {CHOOSING[part]} the heads: its accuracy is too high, the test part's is not"])
     found, heads = scored_heads(own, (*limits, None), part=part, seed=seed, progress=tell)
@@ -439,22 +365,11 @@ def limits_of(run: Run, nec: tuple[int, ...]) -> list[int]:
     return [*dict.fromkeys(nec or [n for n in DEFAULT if n < size] or [size])]
 
 
-def codes_of_run(run: Run, given: Path | None, images: Any, out: Path) -> Codes:
-    """The codes that are given, or those of the run's images, made or finished in a folder.
-
-    Raises:
-        UsageError: codes of another run, or of other concepts than its own.
-    """
-    from htaf.concepts.codes import ConceptError
-    from htaf.concepts.extract import expect_same_weights, extract
+def codes_of_run(run: Run, given: Path) -> Codes:
+    """Read codes of a run's own concepts. Raises UsageError: they are of another run, or of other concepts."""
+    from htaf.concepts.extract import expect_same_weights
     from htaf.concepts.store import open_codes
 
-    if not run.has_step:
-        raise ConceptError(
-            f"{run.path} is a plain network (method relu), which has no bits: expected a run of a method with a step"
-        )
-    if given is None:
-        return extract(run, images, out, progress=True).codes()
     codes = open_codes(given)
     settings = codes.info.get("settings", {})
     if settings.get("what") != "extraction" or settings.get("run") != run.record["key"]:

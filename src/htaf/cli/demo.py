@@ -100,16 +100,13 @@ def _show_concepts(out: Path, found: dict[str, Any], total: float) -> None:
 
 def _next(out: Path, found: dict[str, Any]) -> None:
     """What to do with the run, as lines for a shell."""
-    run, codes = (shlex.quote(found[name]) for name in ("run", "codes"))
-    maps, classes = (shlex.quote(str(out / name)) for name in ("where", "classes"))
-    image, file = found["example"]["image"], found["example"]["file"]
+    run = shlex.quote(found["run"])
+    classes, file = shlex.quote(str(out / "classes")), found["example"]["file"]
     picture = "PHOTOS" if file is None else shlex.quote(file)
     names = f" --names {shlex.quote(str(out / 'names.json'))}" if (out / "names.json").is_file() else ""
     say("next:")
     say(f"  htaf predict {run} {picture} --explain{names}  # or other photos, or a folder: the reasons")
     say(f"  htaf evaluate {run} --out {classes}  # which classes are taken for which")
-    where = f"--codes {codes} --image {shlex.quote(image)} --out {maps}"
-    say(f"  htaf concepts where {run} {where}  # where in the image its concepts are seen")
 
 
 def demo(

@@ -162,8 +162,8 @@ def verify(
 
     Args:
         rows: Of that part, the first ones.
-        target: Where C or Verilog runs: host, clang, cortex-m0, cortex-m3, cortex-m4, riscv32; iverilog;
-            none: everywhere that has its tools.
+        target: Where C or Verilog runs: host, host-64 (64 rows at once), clang, cortex-m0, cortex-m3, cortex-m4,
+            riscv32; iverilog; none: everywhere that has its tools.
     """
     if rows < 1:
         raise UsageError(f"--rows must be > 0, got {rows}")

@@ -145,7 +145,7 @@ def discover(
     page = step(
         "page",
         lambda: build_run_page(
-            run, out / "explorer", codes=out / "codes", names=names, shown=shown, data_dir=data_dir, progress=progress
+            run, out / "codes", out / "explorer", names=names, shown=shown, data_dir=data_dir, progress=progress
         ),
     )
     if progress:

@@ -22,7 +22,6 @@ from htaf._ground.errors import listed
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.extract import ConceptNetwork, Device
 from htaf.concepts.heads import Head
-from htaf.concepts.where import rgb, spaced
 from htaf.data.image_reading import image_files
 from htaf.data.reading import DataError
 from htaf.training.runs import Run, to_json, write_atomic
@@ -635,9 +634,9 @@ def _images(result: Mapping[str, Any], sides: Sides, found: Found) -> bytes:
     after = "flipped" if result["follows"] == "bit" else "moved"
     for side, line in zip((True, False), grid, strict=True):
         rows = np.flatnonzero(found.has_concept == side)
-        for row, axes in zip(spaced(rows, found.direction.scores[rows], COLUMNS).tolist(), line, strict=False):
+        for row, axes in zip(_spaced(rows, found.direction.scores[rows], COLUMNS).tolist(), line, strict=False):
             shown = result["images"][row]
-            axes.imshow(rgb(sides.pixels[row].numpy()))
+            axes.imshow(_rgb(sides.pixels[row].numpy()))
             turned = "" if shown[after] == shown["prediction"] else f"\nto {_short(shown[after], 16)}"
             axes.set_title(
                 f"{shown['score']:+.2f}\n{_short(shown['prediction'], 16)}{turned}", fontsize=7, parse_math=False
@@ -648,6 +647,17 @@ def _images(result: Mapping[str, Any], sides: Sides, found: Found) -> bytes:
     data = io.BytesIO()
     figure.savefig(data, format="png", dpi=120)
     return data.getvalue()
+
+
+def _spaced(rows: np.ndarray, margins: np.ndarray, count: int) -> Int64[np.ndarray, " rows"]:
+    """Of rows with the highest margins first, some evenly spaced in rank."""
+    falling = rows[np.argsort(-margins, kind="stable")]
+    return falling[np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(np.int64)]
+
+
+def _rgb(pixels: UInt8[np.ndarray, "c h w"]) -> UInt8[np.ndarray, "h w 3"]:
+    """An image, grey ones too, as it is drawn."""
+    return np.ascontiguousarray(np.broadcast_to(pixels, (3, *pixels.shape[1:])).transpose(1, 2, 0))
 
 
 def _short(text: str, most: int) -> str:

@@ -201,8 +201,8 @@ class Optimization(RecipePart):
     """How the weights are learned.
 
     Args:
-        epochs: Most epochs.
-        least_steps: More epochs, up to 150, where `epochs` of them are fewer steps.
+        epochs: Most epochs, but where `least_steps` asks for more.
+        least_steps: Train more epochs, up to 150, where `epochs` of them are fewer steps.
         batch_size: Rows or images a step, of all processes together.
         lr: Highest learning rate of the schedule.
         weight_decay: Of the optimizer; of adam as L2.

@@ -25,11 +25,20 @@ from torch.fx import Node
 
 from htaf._ground.files import check_output, write_atomic
 from htaf.program.export.onnx import Example, ExportError, require
-from htaf.program.packed.affine import Affine, aten, read_affine, same, shape_of
 from htaf.program.packed.errors import PackedError
 from htaf.program.packed.graph import Traced, trace
-from htaf.program.packed.kinds import is_spikes, read_step
-from htaf.program.packed.layers import LayerSite, read_layer
+from htaf.program.packed.nodes import (
+    Affine,
+    LayerSite,
+    aten,
+    is_spikes,
+    pair,
+    read_affine,
+    read_layer,
+    read_step,
+    same,
+    shape_of,
+)
 from htaf.transform.convert.exported import cause_of
 
 DT = 1e-4  # seconds a time step, as snnTorch and SpikingJelly take it
@@ -320,11 +329,6 @@ def _alone(node: Node, maker: Node) -> bool:
 
 
 # ---- nodes of NIR from the numbers of PyTorch's layers ----
-
-
-def pair(value: Any) -> tuple[int, int]:
-    values = [value] if isinstance(value, int) else list(value)
-    return int(values[0]), int(values[-1])
 
 
 def array(tensor: Tensor) -> np.ndarray:

@@ -19,31 +19,27 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from htaf._ground.errors import option
-from htaf.program.integer.ops import (
-    LUT,
-    Add,
-    Array,
-    Conv,
-    Count,
-    IntegerError,
-    Linear,
-    Lookup,
-    Neuron,
-    Op,
-    Pool,
-    Shift,
-    Steps,
-    Take,
-    Value,
-    View,
-    by_channel,
-    channel_axis,
-)
+from htaf.program.integer import ops
+from htaf.program.integer.ops import Array, IntegerError, Op, Value, by_channel, channel_axis
 from htaf.program.integer.program import Input, IntegerProgram, simplify
-from htaf.program.packed.affine import Affine, aten, compose, read_affine, shape_of
 from htaf.program.packed.graph import Traced, trace
-from htaf.program.packed.kinds import is_pool, is_spikes, maps_each, pool_sizes, read_step
-from htaf.program.packed.layers import LayerSite, before_rounding, on_powers, read_layer
+from htaf.program.packed.nodes import (
+    Affine,
+    LayerSite,
+    aten,
+    before_rounding,
+    compose,
+    identity,
+    is_pool,
+    is_spikes,
+    maps_each,
+    on_powers,
+    pool_sizes,
+    read_affine,
+    read_layer,
+    read_step,
+    shape_of,
+)
 
 MOST = 2**15 - 1  # of a weight
 FINEST = 2**24  # steps of an input's grid, at most: what float32 holds
@@ -303,18 +299,18 @@ class Walk:
 
     def put(self, op: Op) -> int:
         """Append an operation."""
-        if isinstance(op, View) and op.x and isinstance(before := self.ops[op.x - 1], View):
+        if isinstance(op, ops.View) and op.x and isinstance(before := self.ops[op.x - 1], ops.View):
             op = replace(op, x=before.x)
         self.ops.append(op)
         given = [self.values[i] for i in op.reads]
         self.values.append(value := op.value(*given))
-        if isinstance(op, (Conv, Linear)):
+        if isinstance(op, (ops.Conv, ops.Linear)):
             rows = op.weight.reshape(len(op.weight), -1)
             plus, minus = np.maximum(rows, 0).sum(1), np.maximum(-rows, 0).sum(1)
             low, high = min(given[0].low, 0), max(given[0].high, 0)
             ends = [plus * high - minus * low, minus * high - plus * low]
             self.most.append(np.maximum(*ends))
-        elif isinstance(op, Add):
+        elif isinstance(op, ops.Add):
             self.most.append((self.most[op.a] << op.left) + (self.most[op.b] << op.right))
         else:
             self.most.append(np.full(value.channels, max(-value.low, value.high)))
@@ -325,7 +321,7 @@ class Walk:
         value = self.put(op)
         self.known[node] = Known(value, unit, node, **more)
         exact = 2**24 if node.meta["val"].dtype == torch.float32 else 2**53
-        if isinstance(op, (Conv, Linear, Add, Count)) and self.most[value].max() > exact:
+        if isinstance(op, (ops.Conv, ops.Linear, ops.Add, ops.Count)) and self.most[value].max() > exact:
             self.unproved.append(op.name)
 
     def _look_up(self, node: Node) -> None:
@@ -341,7 +337,7 @@ class Walk:
             self._shaped(node, node)
             return
         table = whole[0].numpy().astype(np.int64)
-        self._hold(node, Lookup(module_of(node), 0, table), np.full(len(table), float(unit)))
+        self._hold(node, ops.Lookup(module_of(node), 0, table), np.full(len(table), float(unit)))
         self._shaped(node, node)
 
     def _refuse_pixels(self, node: Node) -> NoReturn:
@@ -355,7 +351,7 @@ class Walk:
     def _between(self, node: Node) -> Affine:
         """The affine map from a node's base to it, [C] or []."""
         base = self._of(node).base
-        found = Affine(node, torch.tensor(1.0).double(), torch.tensor(0.0).double(), None)
+        found = identity(node)
         while found.source is not base:
             source = found.source
             affine = self._affine(source)
@@ -369,6 +365,12 @@ class Walk:
             assert joined is not None
             found = joined
         return found
+
+    def _line(self, node: Node, known: Known) -> tuple[Array, Array]:
+        """A node as slope integer / divisor + shift, float64 [C] both."""
+        between = self._between(node)
+        scale, shift = (np.broadcast_to(part.numpy(), known.unit.shape) for part in (between.scale, between.shift))
+        return scale * known.unit, shift if known.shift is None else shift + scale * known.shift
 
     def _passes(self, node: Node) -> bool:
         """Whether a node only moves numbers, so that its channels are those of its argument."""
@@ -387,14 +389,9 @@ class Walk:
             self._refuse_pixels(node)
         if known.base is node and known.shift is None:
             return known
-        affine = self._between(node)
-        channels = len(known.unit)
-        scale = np.broadcast_to(affine.scale.numpy(), (channels,)) * known.unit
-        shift = np.broadcast_to(affine.shift.numpy(), (channels,))
-        if known.shift is not None:
-            shift = shift + np.broadcast_to(affine.scale.numpy(), (channels,)) * known.shift
-        made = self.ops[known.value - 1] if known.value else None
-        if isinstance(made, Steps) and known.divisor == 1 and len({*scale}) == len({*shift}) == 1:
+        scale, shift = self._line(node, known)
+        channels, made = len(scale), self.ops[known.value - 1] if known.value else None
+        if isinstance(made, ops.Steps) and known.divisor == 1 and len({*scale}) == len({*shift}) == 1:
             op, unit = _relabelled(made, scale[0], shift[0])
             if op is None:
                 refuse(node, "steps whose levels are integers times a power of two", [shift[0], scale[0]])
@@ -416,13 +413,13 @@ class Walk:
             what = "a real one: give the layer bias=False, or let its step or norm come right behind it"
             refuse(node, "a bias on the grid of the layer's sums", what)
         made, whole = self.ops[finer.value - 1], bias.astype(np.int64)
-        assert isinstance(made, (Linear, Conv))
+        assert isinstance(made, (ops.Linear, ops.Conv))
         return replace(finer, value=self.put(replace(made, bias=whole if made.bias is None else made.bias + whole)))
 
     def _in_units(self, known: Known, unit: Array) -> Known | None:
         """The sums of a layer in finer units, by larger weights; None where these are too large, or of others."""
         made, by = self.ops[known.value - 1], (known.unit / unit).round().astype(np.int64)
-        if not isinstance(made, (Linear, Conv)) or by.max() > MOST:
+        if not isinstance(made, (ops.Linear, ops.Conv)) or by.max() > MOST:
             return None
         weight = made.weight * by.reshape(-1, *[1] * (made.weight.ndim - 1))
         if np.abs(weight).max() > MOST:
@@ -439,7 +436,7 @@ class Walk:
             return finer
         most = int(max(-self.values[known.value].low, self.values[known.value].high) * (known.unit.max() / one[0]))
         left = np.log2(known.unit / one).astype(np.int64)
-        return replace(known, value=self.put(Shift(module_of(node), known.value, left, -most, most)), unit=one)
+        return replace(known, value=self.put(ops.Shift(module_of(node), known.value, left, -most, most)), unit=one)
 
     def _step(self, node: Node, low: float) -> None:
         """By bisection: where the network's own nodes, run on an integer a channel, change from `low` to 1."""
@@ -460,7 +457,7 @@ class Walk:
         falls = first & ~last
         threshold = np.where(falls, -below, np.where(first, value.low, np.where(last, above, value.high + 1)))
         op, unit = _relabelled(
-            Steps(module_of(node), known.value, threshold[:, None], np.where(falls, -1, 1), 0, 1),
+            ops.Steps(module_of(node), known.value, threshold[:, None], np.where(falls, -1, 1), 0, 1),
             1.0 - low,
             low,
         )
@@ -492,12 +489,8 @@ class Walk:
             refuse(node, "a neuron with a hard reset", "one with a soft reset")
         if rest and rest != Fraction(1, 2**shift):
             refuse(node, "a neuron without a leak, or one with tau = 2, 4, 8 or so", f"tau = {float(1 / rest):g}")
-        affine = self._between(source)
-        channels, scale = len(known.unit), shift * steps
-        slopes = np.broadcast_to(affine.scale.numpy(), (channels,)) * known.unit / known.divisor
-        shifts = np.broadcast_to(affine.shift.numpy(), (channels,))
-        if known.shift is not None:
-            shifts = shifts + np.broadcast_to(affine.scale.numpy(), (channels,)) * known.shift
+        slopes, shifts = self._line(source, known)
+        slopes, channels, scale = slopes / known.divisor, len(slopes), shift * steps
         at = Fraction(float(threshold)) / Fraction(float(gain))  # pyright: ignore[reportArgumentType]
         most = steps * max(abs(self.values[known.value].low), abs(self.values[known.value].high)) << scale
         charges = [sum((1 - rest) ** i for i in range(k)) for k in range(1, steps + 1)]
@@ -508,7 +501,7 @@ class Walk:
             whole = [math.ceil(n * 2**scale / abs(a)) if a else (-most if n <= 0 else most + 1) for n in needed]
             found[c] = [min(max(n, -most), most + 1) for n in whole]
         sign = np.where(slopes < 0, -1, 1)
-        op = Neuron(module_of(node), known.value, steps, found, sign, shift, scale)
+        op = ops.Neuron(module_of(node), known.value, steps, found, sign, shift, scale)
         self._hold(node, op, np.ones(channels))
 
     def _layer(self, node: Node, site: LayerSite) -> None:
@@ -527,9 +520,9 @@ class Walk:
             refuse(node, "weights on a grid of integers", f"real ones: {off_grid()}")
         k = whole.numpy().astype(np.int64)
         if site.form == "row":
-            op: Op = Linear(name, known.value, k[:, :, 0, 0], None)
+            op: Op = ops.Linear(name, known.value, k[:, :, 0, 0], None)
         else:
-            op = Conv(name, known.value, k, None, g.stride, g.padding, g.dilation)
+            op = ops.Conv(name, known.value, k, None, g.stride, g.padding, g.dilation)
         step = torch.where(whole.flatten(1).any(1), step, step.min())  # a filter of zeros takes any unit
         shift = None if site.bias is None else site.bias.double().numpy()
         self._hold(node, op, step.numpy() * one, divisor=known.divisor, shift=shift)
@@ -552,7 +545,7 @@ class Walk:
             return
         widest = max(abs(value.low), abs(value.high)) << max(int(shift.max()), 0)
         least, most = (round(max(low, -widest)), round(min(high, widest)))
-        op = Shift(module_of(node), known.value, shift, least, most)
+        op = ops.Shift(module_of(node), known.value, shift, least, most)
         self._hold(node, op, np.ones_like(unit), still=known.still)
 
     def _map(self, node: Node, affine: Affine) -> None:
@@ -578,7 +571,7 @@ class Walk:
         if dilation != (1, 1):
             refuse(node, "a pooling of images without dilation", f"dilation {dilation}")
         falls = np.broadcast_to(self._between(source).scale.numpy() < 0, (len(known.unit),))
-        op = Pool(module_of(node), known.value, kernel, stride, padding, falls.astype(np.int64))
+        op = ops.Pool(module_of(node), known.value, kernel, stride, padding, falls.astype(np.int64))
         base = node if known.base is source else known.base
         self.known[node] = replace(known, value=self.put(op), base=base)
 
@@ -596,7 +589,7 @@ class Walk:
         image = channel_axis(row) == -3 and len({-1, -2} & {*axes}) == 1
         if not axes or mixed or image or channel_axis(row) in axes:
             refuse(node, "a mean or sum over pixels or time", f"one over dimensions {dims} of {list(shape)}")
-        made = Count(module_of(node), known.value, tuple(sorted(axes)))
+        made = ops.Count(module_of(node), known.value, tuple(sorted(axes)))
         number = math.prod(row[axis] for axis in axes) if node.target is aten.mean.dim else 1
         self._hold(node, made, known.unit, divisor=known.divisor * number)
         self._shaped(node, node)
@@ -609,7 +602,7 @@ class Walk:
         units = _by_channel(np.broadcast_to(by_channel(known.unit, before), before), wanted)
         if units is None:
             refuse(node, "a view that keeps one unit a channel", f"{list(before)} as {list(wanted)}")
-        made = replace(known, value=self.put(View(module_of(node), known.value, wanted)), unit=units)
+        made = replace(known, value=self.put(ops.View(module_of(node), known.value, wanted)), unit=units)
         if known.table is None:
             return made
         places = _by_channel(np.broadcast_to(by_channel(np.arange(len(known.table)), before), before), wanted)
@@ -656,7 +649,7 @@ class Walk:
             refuse(node, "columns of rows, by a list of them", f"{node.target} ({node.name})")
         taken = places.numpy()
         table = None if known.table is None else known.table[taken]
-        take = Take(module_of(node), known.value, taken)
+        take = ops.Take(module_of(node), known.value, taken)
         self._hold(node, take, known.unit[taken], divisor=known.divisor, table=table)
 
     def _lut(self, node: Node) -> None:
@@ -671,12 +664,12 @@ class Walk:
         tables = table.numpy().astype(np.int64)
         shape = (len(tables), int(math.log2(tables.shape[1])))
         number, index = known.value, np.arange(math.prod(shape))
-        while number and isinstance(op := self.ops[number - 1], (View, Take)):
+        while number and isinstance(op := self.ops[number - 1], (ops.View, ops.Take)):
             if self.values[op.x].shape[:-1] != value.shape[:-2]:
                 break
-            index = op.index[index] if isinstance(op, Take) else index
+            index = op.index[index] if isinstance(op, ops.Take) else index
             number = op.x
-        self._hold(node, LUT(module_of(node), number, index.reshape(shape), tables), np.ones(len(tables)))
+        self._hold(node, ops.LUT(module_of(node), number, index.reshape(shape), tables), np.ones(len(tables)))
 
     def _add(self, node: Node, a: Node, b: Node) -> None:
         if "nested" in node.meta:
@@ -691,15 +684,15 @@ class Walk:
             refuse(node, "two values of one shape", f"{shape_of(a)} and {shape_of(b)}")
         unit = np.minimum(one.unit, other.unit)
         left, right = (np.log2(part.unit / unit).astype(np.int64) for part in (one, other))
-        op = Add(module_of(node), one.value, other.value, left, right)
+        op = ops.Add(module_of(node), one.value, other.value, left, right)
         self._hold(node, op, unit, divisor=one.divisor, still=one.still)
 
     def _levels(self, node: Node, a: Node, b: Node) -> None:
         """The steps of one activation with several levels, as one."""
         known = self.known[a]
         one, other = (self.ops[self.known[n].value - 1] for n in (a, b))
-        assert isinstance(one, Steps)
-        assert isinstance(other, Steps)
+        assert isinstance(one, ops.Steps)
+        assert isinstance(other, ops.Steps)
         value = self.values[one.x]
         sign = np.where((one.sign == -1) | (other.sign == -1), -1, 1)
         both = []
@@ -707,7 +700,7 @@ class Walk:
             never = step.thresholds > value.high
             constant = np.where(never, 1 - value.low, -value.high)
             both.append(np.where((sign != step.sign)[:, None], constant, step.thresholds))
-        op = Steps(module_of(node), one.x, np.concatenate(both, 1), sign, 0, 1)
+        op = ops.Steps(module_of(node), one.x, np.concatenate(both, 1), sign, 0, 1)
         self._hold(node, op, known.unit, still=known.still)
 
 
@@ -722,7 +715,7 @@ def _powers(numbers: Array) -> bool:
     return bool((np.frexp(np.abs(numbers))[0] == 0.5).all())
 
 
-def _relabelled(op: Steps, scale: float, shift: float) -> tuple[Steps | None, float]:
+def _relabelled(op: ops.Steps, scale: float, shift: float) -> tuple[ops.Steps | None, float]:
     """Steps whose levels are scale level + shift, and their unit; None where no unit has them."""
     first, gap = scale * op.least + shift, scale * op.unit
     if gap < 0:  # the levels in the other order: what is not reached counts

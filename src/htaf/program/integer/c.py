@@ -12,10 +12,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from string import Template
 
 import numpy as np
 
 from htaf._ground.files import check_output_folder, write_atomic
+from htaf.program.integer.circuit import Circuit
 from htaf.program.integer.exports import OPEN, is_raw, lines, sealed, vectors
 from htaf.program.integer.logic_c import KEEP, Logic, chosen, count_lines, logic_of, names, stored_lines
 from htaf.program.integer.ops import (
@@ -268,6 +270,7 @@ class _Writer:
         taken = {number: self.buffers[number].count * width(self.buffers[number].kind) for number in spans}
         self.begins, self.ram = places(spans, taken, LINE)
         self.body = list[str]()
+        self.rows64 = ""
 
     def _buffer(self, number: int, value: Value) -> Buffer:
         two = self.two(number)
@@ -674,6 +677,29 @@ class _Writer:
                 self.line(text)
             self.store(logic.number, (str(group),), "n")
 
+    def run64(self, calls: Sequence[str]) -> str:
+        """A function of 64 rows at once; none of what is no circuit. calls: what comes after the counts."""
+        to = self.buffers[self.logic.number] if self.logic else None
+        try:
+            planes = None if to is None or to.word else Circuit(self.program)
+        except IntegerError:  # tables of more than six inputs
+            planes = None
+        if planes is None or to is None:
+            return ""
+        _, inputs, chunks, tables, groups, size = planes.sizes
+        given = dict(zip(("first", "least", "read", "entries", "place"), planes.arrays, strict=True))
+        kinds = {of: stored(int(array.min()), int(array.max())) for of, array in given.items() if of != "entries"}
+        arrays = "".join(
+            f"static const {kinds.get(of, 'uint64_t')} {self.name}_{of}[{array.size}] = {{\n"
+            f"{numbers(array, '' if of in kinds else 'uint64_t')}}};\n"
+            for of, array in given.items()
+        )
+        sizes = {"tables": tables, "groups": groups, "size": size, "inputs": inputs, "planes": 64 * chunks}
+        return Template((Path(__file__).parent / "rows64.c").read_text()).substitute(
+            name=self.name, arrays=arrays, x_type=self.x_type, y_type=self.y_type, bits=size.bit_length(), to=to.text,
+            kind=to.kind, outputs=self.program.values[self.program.output].size, calls="\n".join(calls), **sizes,
+        )  # fmt: skip
+
     def neuron(self, number: int, op: Neuron, value: Value) -> None:
         x = self.program.values[op.x]
         bound = op.membrane(x)
@@ -729,6 +755,8 @@ class _Writer:
             *self.body,
             f"void {self.name}_run(const {self.x_type} *x, {self.y_type} *y)\n{{\n" + "\n".join(calls) + "\n}\n",
         ]
+        self.rows64 = self.run64(calls[1:])
+        parts.append(self.rows64)
         if self.choice:
             steps = f"    {self.y_type} y[{self.buffers[self.program.output].count}];\n    {self.name}_run(x, y);"
             parts.append(f"int {self.name}_class(const {self.x_type} *x)\n{{\n{steps}\n{self.choice}\n}}\n")
@@ -737,7 +765,7 @@ class _Writer:
     def head(self, of: str) -> str:
         return f"""/* {self.name}.{of}: an integer program of htaf in C99. Do not edit: write it again from the network.
    program sha256: {self.program.digest}
-   constants (flash): {self.flash:,} bytes; buffers (RAM): {self.ram:,} bytes; without code, stack, x and y. */
+   constants: {self.flash:,} bytes of flash; buffers: {self.ram:,} bytes of RAM; without code, stack, x and y. */
 """
 
     def header(self) -> bytes:
@@ -750,9 +778,13 @@ class _Writer:
             what = "raw columns as integers, see below;"
         means = "".join(f"   {line}\n" for line in lines(self.program))
         greatest = "" if means else "; the class is the first of the greatest"
-        taken = [f"{upper}_{of}" for of in ("H", "INPUTS", "OUTPUTS", "FLASH_BYTES", "RAM_BYTES")]
+        taken = [f"{upper}_{of}" for of in ("H", "INPUTS", "OUTPUTS", "CONSTANT_BYTES", "BUFFER_BYTES")]
         named = f"{found}\n" if (found := names(self.program, self.name, taken)) else ""
         class_ = f"\n/* the place of the predicted class */\nint {self.name}_class(const {self.x_type} *x);\n"
+        rows = (
+            f"\n/* 64 rows at once, one after another in x and y: in {self.name}.c where HTAF_RUN64 is defined */\n"
+            f"void {self.name}_run64(const {self.x_type} *x, {self.y_type} *y);\n"
+        )
         text = f"""{self.head("h")}/* text sha256: {OPEN} */
 #ifndef {upper}_H
 #define {upper}_H
@@ -761,8 +793,8 @@ class _Writer:
 
 #define {upper}_INPUTS {self.program.values[0].size}
 #define {upper}_OUTPUTS {end.size}
-#define {upper}_FLASH_BYTES {self.flash}
-#define {upper}_RAM_BYTES {self.ram}
+#define {upper}_CONSTANT_BYTES {self.flash}
+#define {upper}_BUFFER_BYTES {self.ram}
 
 {named}#ifdef __cplusplus
 extern "C" {{
@@ -775,7 +807,7 @@ extern const char {self.name}_text[]; /* and of the text of {self.name}.c, with 
    y: outputs times 2^{-exponent} * {divisor}{greatest}.{" Not reentrant: static buffers." * (self.ram > 0)}
 {means}*/
 void {self.name}_run(const {self.x_type} *x, {self.y_type} *y);
-{class_ * bool(self.choice)}
+{class_ * bool(self.choice)}{rows * bool(self.rows64)}
 #ifdef __cplusplus
 }}
 #endif
@@ -838,8 +870,8 @@ int main(void)
         {name}_run(x[row], y);
         for (long i = 0; i < {upper}_OUTPUTS; i++) differ += y[i] != wanted[row][i];
     }}
-    printf("%ld of %ld outputs differ; flash %ld bytes, RAM %ld bytes\\n", differ, (long)ROWS * {upper}_OUTPUTS,
-           (long){upper}_FLASH_BYTES, (long){upper}_RAM_BYTES);
+    printf("%ld of %ld outputs differ; constants %ld bytes, buffers %ld bytes\\n", differ, (long)ROWS * {upper}_OUTPUTS,
+           (long){upper}_CONSTANT_BYTES, (long){upper}_BUFFER_BYTES);
     return differ != 0;
 }}
 """

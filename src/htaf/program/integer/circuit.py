@@ -7,7 +7,8 @@ follow. What comes after the counts runs as the program defines it.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,27 +37,26 @@ class _Bits(NamedTuple):
 class Circuit:
     """An integer program of truth tables that computes a bit of 64 to 512 rows in one operation.
 
+    sizes, arrays: the planes of bits as csrc/logic.hpp takes them. counted: the value that holds the counts.
+
     Args:
         program: of such a form, see the head of this file.
 
     Raises:
-        IntegerError: it has another form, or a table of more than six inputs; the message names the operation. Or htaf
-            has no compiled kernels here.
+        IntegerError: it has another form, or a table of more than six inputs; the message names the operation.
     """
 
     def __init__(self, program: IntegerProgram) -> None:
-        if not native.available():
-            raise IntegerError("expected compiled kernels: install htaf with a C++ compiler")
-        self.program, self._pixels = program, program.input.kind == "pixels"
-        self._kind = np.uint8 if self._pixels else np.int32
+        self.program, self.pixels = program, program.input.kind == "pixels"
+        self.kind = np.uint8 if self.pixels else np.int32
         self._planes = dict[tuple[int, int], int]()  # of a column and what it is compared with
         self._chunks, self._levels = dict[int, list[int]](), Counter[int]()  # of 64 columns, and how many of a column
         self._first, self._thresholds = list[int](), list[Array]()
-        self._inputs, self._entries, self._counted = list[Array](), list[Array](), 0
+        self._inputs, self._entries, self._order, self.counted = list[Array](), list[Array](), list[int](), 0
         self._columns, bits = compared_of(program)[0], dict[int, _Bits]()
         for number, op, _ in program:
-            if self._counted:
-                op.expect(all(read >= self._counted for read in op.reads), "what follows the counts", type(op).__name__)
+            if self.counted:
+                op.expect(all(read >= self.counted for read in op.reads), "what follows the counts", type(op).__name__)
             elif isinstance(op, Steps):
                 bits[number] = self._steps(op)
             elif isinstance(op, LUT):
@@ -71,10 +71,10 @@ class Circuit:
             else:
                 moved = isinstance(op, (Take, Lookup, View)) and not any(read in bits for read in op.reads)
                 op.expect(moved, "thresholds of columns, truth tables of these and counts", type(op).__name__)
-        if not self._counted or program.output < self._counted:
+        if not self.counted or program.output < self.counted:
             raise IntegerError("expected a program that counts the bits of truth tables, got none that counts")
-        self._sizes, self._arrays = self._laid_out()
-        self._circuit = (*self._sizes, *(array.ctypes.data for array in self._arrays))
+        self.sizes, self.arrays = self._laid_out()
+        self._circuit = (*self.sizes, *(array.ctypes.data for array in self.arrays))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Circuit, (self.program,)  # addresses are made anew
@@ -85,45 +85,48 @@ class Circuit:
         Args:
             x: integers in the range of the input, [rows, *input.shape]; pixels are read fastest as uint8.
         Raises:
-            IntegerError: another shape, dtype or range.
+            IntegerError: another shape, dtype or range; or htaf has no compiled kernels here.
         """
-        values = {self._counted: self._counts(x)}
-        for number, op in enumerate(self.program.ops[self._counted :], self._counted + 1):
+        values = {self.counted: self._counts(x)}
+        for number, op in enumerate(self.program.ops[self.counted :], self.counted + 1):
             values[number] = op.run(*(values[place] for place in op.reads))
         return values[self.program.output]
 
     def classes(self, x: Integer[Array, "rows ..."]) -> Int64[Array, " rows"]:
         """The place of each row's greatest output, the first of several; raises as `run`."""
-        if self.program.output != self._counted:
+        if self.program.output != self.counted:
             return self.run(x).argmax(1)
         best = np.empty(len(x), np.int64)
         self._counts(x, best.ctypes.data)
         return best
 
     def _counts(self, x: Array, best: int = 0) -> Int64[Array, "rows groups"]:
-        """The counts; best: an address for the place of the greatest of each row."""
+        """The counts; best: an address for the place of the greatest of each row, in place of the counts."""
         given = self.program.input
+        if not native.available():
+            raise IntegerError("expected compiled kernels: install htaf with a C++ compiler")
         if x.dtype.kind not in "iub" or x.shape[1:] != given.shape:
             raise IntegerError(f"expected integers [rows, {given.shape}], got {x.dtype} {list(x.shape)}")
         if (
             x.size
-            and not (self._pixels and x.dtype == np.uint8)
+            and not (self.pixels and x.dtype == np.uint8)
             and not (given.low <= int(x.min()) and int(x.max()) <= given.high)
         ):
             raise IntegerError(f"expected inputs in [{given.low}, {given.high}], got [{int(x.min())}, {int(x.max())}]")
-        rows = np.ascontiguousarray(x.reshape(len(x), self.program.values[0].size), self._kind)
-        counts = np.empty((len(rows), self._groups), np.int64)
-        threads = torch.get_num_threads()
-        native.extension().circuit(self._circuit, rows.ctypes.data, counts.ctypes.data, best, len(rows), threads)
+        rows = np.ascontiguousarray(x.reshape(len(x), self.program.values[0].size), self.kind)
+        counts = np.empty((0 if best else len(rows), self._groups), np.int64)
+        to, threads = 0 if best else counts.ctypes.data, torch.get_num_threads()
+        native.extension().circuit(self._circuit, rows.ctypes.data, to, best, len(rows), threads)
         return counts
 
     def _laid_out(self) -> tuple[tuple[int, ...], tuple[Array, ...]]:
         """The circuit as csrc/logic.hpp takes it."""
-        thresholds = np.array(self._thresholds).astype(self._kind)
+        thresholds = np.array(self._thresholds).astype(self.kind)
         inputs, planes = np.array(self._inputs), CHUNK * len(thresholds)
         inputs = np.where(inputs >= TABLES, inputs - TABLES + planes, inputs).astype(np.int32)
-        arrays = (np.array(self._first, np.int32), thresholds, inputs, np.array(self._entries, np.uint64))
-        columns, kind = self.program.values[0].size, 0 if self._pixels else 1
+        first, places = (np.array(of, np.int32) for of in (self._first, self._order))
+        arrays = (first, thresholds, inputs, np.array(self._entries, np.uint64), places)
+        columns, kind = self.program.values[0].size, 0 if self.pixels else 1
         return (kind, columns, len(thresholds), len(inputs), self._groups, self._size), arrays
 
     def _steps(self, op: Steps) -> _Bits:
@@ -169,7 +172,7 @@ class Circuit:
             if level == len(chunks):
                 chunks.append(len(self._first))
                 self._first.append(first)
-                self._thresholds.append(np.full(CHUNK, np.iinfo(self._kind).min))
+                self._thresholds.append(np.full(CHUNK, np.iinfo(self.kind).min))
             self._levels[column] += 1
             self._thresholds[chunks[level]][column - first] = least
             self._planes[column, least] = chunks[level] * CHUNK + column - first
@@ -197,6 +200,8 @@ class Circuit:
             self._plane(0, self.program.input.high)
         read = np.pad(np.where(plane == ALWAYS, 0, plane), ((0, 0), (0, INPUTS - plane.shape[1])))
         made = TABLES + len(self._inputs) + np.arange(len(plane))
+        order, read, entries = _shared(read, entries)
+        self._order += [*len(self._inputs) + order]
         self._inputs += [*read]
         self._entries += [*entries]
         return _Bits(made, np.zeros(len(plane), bool))
@@ -212,4 +217,28 @@ class Circuit:
                 np.uint64
             )
             self._tables(bits.plane[:, None], entries)
-        self._counted, self._groups, self._size = number, shape[0], math.prod(shape[1:])
+        self.counted, self._groups, self._size = number, shape[0], math.prod(shape[1:])
+
+
+def _shared(read: Array, entries: Array) -> tuple[Array, Array, Array]:
+    """Tables in an order in which neighbours share their first two inputs where they can: their functions are then made
+    once.
+
+    Returns:
+        The place of each before, and what it reads and its entries, with its inputs in another order.
+    """
+    of = defaultdict[tuple[int, int], list[tuple[int, int, int]]](list)
+    for table, row in enumerate(read.tolist()):
+        for i, j in combinations(sorted(range(INPUTS), key=row.__getitem__), 2):
+            of[row[i], row[j]].append((table, i, j))
+    found = dict[int, list[int]]()
+    for some in sorted(of.values(), key=len, reverse=True):
+        left = [one for one in some if one[0] not in found]
+        if len(left) > 1:
+            found |= {table: [i, j, *sorted({*range(INPUTS)} - {i, j})] for table, i, j in left}
+    found |= {table: [*range(INPUTS)] for table in range(len(read)) if table not in found}
+    order, turned = np.array([*found]), np.array([*found.values()])
+    address = ((np.arange(2**INPUTS) >> np.arange(INPUTS)[:, None] & 1) << turned[..., None]).sum(1)
+    bits = entries[order][:, None] >> address.astype(np.uint64) & np.uint64(1)
+    moved = (bits << np.arange(2**INPUTS, dtype=np.uint64)).sum(1, dtype=np.uint64)
+    return order, np.take_along_axis(read[order], turned, 1), moved

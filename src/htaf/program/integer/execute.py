@@ -37,11 +37,13 @@ TIMEOUT = 600  # seconds, of a compiler or a program
 
 @dataclass(frozen=True)
 class Target:
-    """How C is compiled and run. rows: the most bytes of rows that are compiled into one program."""
+    """How C is compiled and run. rows: the most bytes of rows that are compiled into one program. at_once: the rows of
+    a call, 64 by `run64` of a logic network."""
 
     compiler: tuple[str, ...]
     emulator: tuple[str, ...] = ()
     rows: int = 2**22
+    at_once: int = 1
 
     @property
     def tools(self) -> tuple[str, ...]:
@@ -60,6 +62,7 @@ def _cortex(cpu: str, board: str, flash: int, ram: int, rows: int) -> Target:
 _RISCV = {"flash": 0x80000000, "flash_size": 0x400000, "ram": 0x80400000, "ram_size": 0x400000, "stack_size": 0x4000}
 TARGETS = {
     "host": Target(("gcc",)),
+    "host-64": Target(("gcc", "-DHTAF_RUN64"), at_once=64),
     "clang": Target(("clang",)),
     "cortex-m0": _cortex("cortex-m0", "microbit", 2**18, 2**14, 2**16),
     "cortex-m3": _cortex("cortex-m3", "mps2-an385", 2**22, 2**22, 2**20),
@@ -87,6 +90,7 @@ class Export(NamedTuple):
     x_type: str
     outputs: int
     y_type: str
+    at_once: int
 
 
 def missing(target: str) -> dict[str, str]:
@@ -108,11 +112,11 @@ def run_c(folder: str | Path, x: Integer[Array, "rows ..."], *, target: str = "h
 
     Args:
         x: integers as the program takes them, [rows, *input.shape].
-        target: host (gcc), clang, cortex-m0, cortex-m3, cortex-m4, or riscv32 (rv32imac); all but the first two are
-            emulated by QEMU.
+        target: host (gcc), host-64 (64 rows at once), clang; and emulated by QEMU cortex-m0, cortex-m3, cortex-m4, or
+            riscv32 (rv32imac).
     Raises:
-        IntegerError: a tool is missing; the folder holds no such export; rows of another size or range; the program
-            does not compile, does not fit the processor, or ends with an error.
+        IntegerError: a tool is missing; the folder holds no such export, or none of 64 rows at once; rows of another
+            size or range; the program does not compile, does not fit the processor, or ends with an error.
     """
     export = exported(folder)
     given, size = np.asarray(x), width(export.x_type)
@@ -122,13 +126,15 @@ def run_c(folder: str | Path, x: Integer[Array, "rows ..."], *, target: str = "h
         raise IntegerError(f"expected integers [rows, {export.inputs}], got {given.dtype} {list(given.shape)}")
     if given.size and not (ends[0] <= int(given.min()) and int(given.max()) <= ends[1]):
         raise IntegerError(f"expected inputs in {list(ends)}, got some in [{int(given.min())}, {int(given.max())}]")
+    if (call := TARGETS[target].at_once if not missing(target) else 1) > export.at_once:
+        raise IntegerError(f"{target}: expected C of a logic network, which has {export.name}_run{call}, got {folder}")
     at_once = max(1, TARGETS[target].rows // (size * export.inputs)) if not missing(target) else 1
     found = list[int]()
     with tempfile.TemporaryDirectory() as scratch:
         for start in range(0, len(given), at_once):
             rows = given[start : start + at_once]
             source = Path(scratch) / "rows.c"
-            source.write_text(_printing(export, rows))
+            source.write_text(_printing(export, rows, call))
             text = run_program(folder, source, target=target)
             words = re.findall(r"\b[0-9a-f]{16}\b", text)
             if len(words) != len(rows) * export.outputs:
@@ -144,7 +150,8 @@ def exported(folder: str | Path) -> Export:
         declared = re.search(r"^void (\w+)_run\(const (\w+) \*x, (\w+) \*y\);", text, re.MULTILINE)
         sizes = re.findall(r"^#define \w+_(?:INPUTS|OUTPUTS) (\d+)$", text, re.MULTILINE)
         if declared and len(sizes) == 2 and header.stem == declared[1]:
-            return Export(declared[1], int(sizes[0]), declared[2], int(sizes[1]), declared[3])
+            at_once = 64 if f"void {declared[1]}_run64(" in text else 1
+            return Export(declared[1], int(sizes[0]), declared[2], int(sizes[1]), declared[3], at_once)
     raise IntegerError(f"expected a folder with an export to C, got {folder}")
 
 
@@ -187,23 +194,25 @@ def _run(command: Sequence[str], wrong: str) -> str:
     return done.stdout + done.stderr
 
 
-def _printing(export: Export, rows: Array) -> str:
-    """A program that prints the outputs of rows, 16 hexadecimal digits each."""
+def _printing(export: Export, rows: Array, at_once: int) -> str:
+    """A program that prints the outputs of rows, 16 hexadecimal digits each. at_once: rows of a call."""
     texts = "".join(f"    {{\n{numbers(row)}    }},\n" for row in rows.reshape(len(rows), -1))
+    run = f"{export.name}_run{at_once if at_once > 1 else ''}"
     return f"""#include <stdio.h>
 
 #include "{export.name}.h"
 
-static const {export.x_type} x[{len(rows)}][{export.inputs}] = {{
+static const {export.x_type} x[{-(-len(rows) // at_once) * at_once}][{export.inputs}] = {{
 {texts}}};
 
 int main(void)
 {{
-    static {export.y_type} y[{export.outputs}];
+    static {export.y_type} y[{at_once * export.outputs}];
     for (long row = 0; row < {len(rows)}; row++) {{
-        {export.name}_run(x[row], y);
+        const long place = row % {at_once};
+        if (place == 0) {run}(x[row], y);
         for (long i = 0; i < {export.outputs}; i++) {{
-            const uint64_t word = (uint64_t)(int64_t)y[i];
+            const uint64_t word = (uint64_t)(int64_t)y[place * {export.outputs} + i];
             printf("%08lx%08lx\\n", (unsigned long)(word >> 32), (unsigned long)(word & 0xffffffffu));
         }}
     }}

@@ -11,12 +11,16 @@ the table's. The sixth input chooses one of two words:
     n += w & 1;
 
 A threshold is compared where a table reads it: a compare costs no more than the load of a bit.
+
+rows64.c is the same for 64 rows at once, of the arrays that csrc/logic.hpp takes: a word has a bit of every row.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
+import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -27,6 +31,7 @@ from htaf.program.integer.ops import LUT, Array, Count, Lookup, Steps, Take, Vie
 from htaf.program.integer.program import IntegerProgram
 
 MOST = 1024  # tables that are written out: 50 to 90 bytes each. More are loops over arrays
+OFTEN = 5  # columns that are named
 WORD = 5  # inputs of a table that is one word
 KEEP = """\
 /* A branch around one instruction: without it GCC makes eight of a choice between two constants. */
@@ -243,36 +248,67 @@ def _compared(program: IntegerProgram, op: Steps, places: Array, table: Array | 
     return found
 
 
+def told(program: IntegerProgram) -> tuple[str, ...]:
+    """What a logic network asks, and what its C takes on a Cortex-M0, in words; none of other programs.
+
+    The sizes are estimates: means of benchmarks/integer_peers.py by the inputs of a table and the width of a column.
+    """
+    if (logic := logic_of(program)) is None:
+        return ()
+    tables, columns = logic.tables(), program.about.get("columns") or []
+    asked = Counter(one.place for table in tables for one in table.inputs if isinstance(one, Compared))
+    names = [one.get("name", one["column"]) for one in columns] or [f"x[{i}]" for i in range(program.values[0].size)]
+    often = ", ".join(f"{names[place]} {times}" for place, times in asked.most_common(OFTEN))
+    inputs, narrow = sum(len(table.inputs) for table in tables), program.input.high - program.input.low < 256
+    taken = ((3, 11), (5, 3.4)) if narrow else ((18, 15), (7, 4.5))
+    flash, instructions = (round(each * len(tables) + more * inputs, -2) for each, more in taken)
+    return (
+        f"{len(tables):,} tables ask {len(asked):,} of {len(names):,} inputs, most often {often}",
+        f"about {flash:,.0f} bytes of flash and {instructions:,.0f} instructions a row on a Cortex-M0, an estimate",
+    )
+
+
 # ---- names of raw columns, and classes ----
+
+STDINT = re.compile(r"(U?INT\w*|SIZE|PTRDIFF|SIG_ATOMIC|WCHAR|WINT)_(MIN|MAX|C)")  # macros of C's
+
+
+def _letters(text: str) -> str:
+    """A text in A to Z, 0 to 9 and _, without accents; empty where it has letters that these do not spell."""
+    plain = "".join(c for c in unicodedata.normalize("NFKD", text).upper() if not unicodedata.combining(c))
+    spelled = all(c.isascii() or not c.isalpha() for c in plain)
+    return re.sub(r"[^A-Z0-9]+", "_", plain).strip("_") if spelled else ""
 
 
 def names(program: IntegerProgram, name: str, taken: Sequence[str]) -> str:
     """Enumerations for a header: the places of raw columns, what stands for a missing value, and the places of texts;
-    empty where the inputs are no raw columns. taken: names that are there."""
+    empty where the inputs are no raw columns. What A to Z do not spell is named by its number. taken: names that are
+    there."""
     columns = program.about.get("columns") or []
     if not is_raw(columns):
         return ""
     used = {*taken}
 
-    def named(*parts: str) -> str:
-        text = re.sub(r"[^A-Z0-9]+", "_", "_".join(parts).upper()).strip("_")
-        free = next(one for i in itertools.count(1) if (one := text if i == 1 else f"{text}_{i}") not in used)
+    def named(before: str, text: str, otherwise: str) -> str:
+        text = f"{before.upper()}_{_letters(text) or otherwise}"
+        every = (text if i == 1 else f"{text}_{i}" for i in itertools.count(1))
+        free = next(one for one in every if one not in used and not STDINT.fullmatch(one))
         used.add(free)
         return free
 
     places, texts = list[str](), list[str]()
     for one in columns:
-        place = named(name, one["name"])
+        place = named(name, one["name"], f"COLUMN_{one['x']}")
         places.append(f"    {place} = {int(one['x'])}")
         if one["kind"] == "fixed":
-            texts.append(f"    {named(place, 'missing')} = {int(one['missing'])}")
+            texts.append(f"    {named(place, 'missing', '')} = {int(one['missing'])}")
             continue
-        texts.append(f"    {named(place, 'other')} = {len(one['texts'])}")
+        texts.append(f"    {named(place, 'other', '')} = {len(one['texts'])}")
         if "" not in one["texts"]:
-            texts.append(f"    {named(place, 'missing')} = {len(one['texts'])}")
-        texts += [f"    {named(place, text or 'missing')} = {i}" for i, text in enumerate(one["texts"])]
+            texts.append(f"    {named(place, 'missing', '')} = {len(one['texts'])}")
+        texts += [f"    {named(place, text or 'missing', f'TEXT_{i}')} = {i}" for i, text in enumerate(one["texts"])]
     classes = (program.about.get("target") or {}).get("classes") or ()
-    labels = [f"    {named(name, 'class', str(one))} = {i}" for i, one in enumerate(classes)]
+    labels = [f"    {named(f'{name}_class', str(one), f'NUMBER_{i}')} = {i}" for i, one in enumerate(classes)]
     said = {"places in x": places, "what stands for a missing value, and for texts": texts, "classes": labels}
     parts = [f"/* {what} */\nenum {{\n" + ",\n".join(some) + "\n};\n" for what, some in said.items() if some]
     return "\n".join(parts)

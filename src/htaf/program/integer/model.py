@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float32, Int64, UInt8
 from torch import Tensor, nn
 
+from htaf.core.kernels import native
 from htaf.program import packed
 from htaf.program.integer import files
 from htaf.program.integer.circuit import Circuit
@@ -40,7 +41,7 @@ class IntegerModel(nn.Module):
         self.program, self.table = program, table
         self.extra: dict[str, Any] = {"run": program.about[PACKED]} if PACKED in program.about else {}
         try:
-            self._run = Circuit(program).run
+            self._run = Circuit(program).run if native.available() else self._defined
         except IntegerError:
             self._run = self._defined
         self.eval()

@@ -471,7 +471,7 @@ def weighted(given: Sequence[Wire], weights: Sequence[int], bias: int = 0) -> st
 
 def reached(wire: Wire, value: Value, threshold: int, sign: int) -> str:
     """One bit: sign * wire >= threshold. The bits below the lowest one of the threshold are not compared."""
-    at = threshold if sign > 0 else 1 - threshold  # from which on wire is greater than where the step is
+    at = least_of(threshold, sign)
     if at <= value.low or at > value.high:
         return BITS[(at <= value.low) == (sign > 0)]
     zeros = min((at & -at).bit_length() - 1, wire.width - 1) if at else wire.width - 1
@@ -568,13 +568,44 @@ def _conv(module: Module, op: ops.Conv, label: str, given: list[Array], values: 
 def _steps(module: Module, op: ops.Steps, label: str, given: list[Array], values: list[Value], made: Value) -> Array:
     thresholds, signs = by_number(op.thresholds, made.shape), by_number(op.sign, made.shape)
     width, texts = width_of(made.low, made.high)[0], list[str]()
+    ends = dict[Wire, set[int]]()
     for wire, of, sign in zip(given[0].flat, thresholds, signs, strict=True):
-        bits = [reached(wire, values[0], threshold, sign) for threshold in of]
+        ends.setdefault(wire, set()).update(least_of(threshold, sign) for threshold in of)
+    near = {
+        wire: _near(module, f"{label}_of_{i}", wire, values[0], some) for i, (wire, some) in enumerate(ends.items())
+    }
+    for wire, of, sign in zip(given[0].flat, thresholds, signs, strict=True):
+        bits = [near[wire](threshold, sign) for threshold in of]
         if width > 1:
             bits = [f"({{{width}{{{bit}}}}} & {width}'d{op.unit})" for bit in bits]
         least = [f"{width}'d{op.least & (1 << width) - 1}"] if op.least else []
         texts.append(tree([*least, *bits]))
     return module.vector(label, made, texts)
+
+
+def least_of(threshold: int, sign: int) -> int:
+    """The least number from which a step is where it stays."""
+    return threshold if sign > 0 else 1 - threshold
+
+
+def _near(module: Module, label: str, wire: Wire, value: Value, ends: set[int]) -> Callable[[int, int], str]:
+    """How a number is compared. The bits above those in which its thresholds differ are compared once for all."""
+    inside = {end for end in ends if value.low < end <= value.high}
+    low = next((w for w in range(1, wire.width) if len({end - i >> w for end in inside for i in (0, 1)}) == 1), 0)
+    if len(inside) < 2 or not low:
+        return lambda threshold, sign: reached(wire, value, threshold, sign)
+    start, upper = min(inside) >> low, replace(wire, low=wire.low + low, width=wire.width - low)
+    least = constant(start) if wire.signed else f"{upper.width}'d{start}"
+    above, same = module.vector(label, Value((2,), 0, 1), [f"({upper.plain} {by} {least})" for by in (">", "==")])
+    part, held = Value((1,), 0, (1 << low) - 1), Wire(wire.vector, wire.low, low)
+
+    def compared(threshold: int, sign: int) -> str:
+        if (end := least_of(threshold, sign)) not in inside:
+            return reached(wire, value, threshold, sign)
+        bit = f"({above.text} | ({same.text} & {reached(held, part, end - (start << low), 1)}))"
+        return bit if sign > 0 else f"~{bit}"
+
+    return compared
 
 
 def _pool(module: Module, op: ops.Pool, label: str, given: list[Array], values: list[Value], made: Value) -> Array:

@@ -31,19 +31,13 @@ __all__ = [
     "verify",
 ]
 
-_VERIFICATION = dict.fromkeys(("LayerCheck", "Verification", "verify"), "htaf.program.packed.verification")
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "PackedError": "htaf.program.packed.errors",
-        "PackedModel": "htaf.program.packed.model",
-        "Report": "htaf.program.packed.report",
-        "Row": "htaf.program.packed.report",
-        "Traced": "htaf.program.packed.graph",
-        "load": "htaf.program.packed.files",
-        "pack": "htaf.program.packed.lowering",
-        "save": "htaf.program.packed.files",
-        "trace": "htaf.program.packed.graph",
-        **_VERIFICATION,
-    },
-)
+_HOMES = {
+    "htaf.program.packed.errors": ("PackedError",),
+    "htaf.program.packed.files": ("load", "save"),
+    "htaf.program.packed.graph": ("Traced", "trace"),
+    "htaf.program.packed.lowering": ("pack",),
+    "htaf.program.packed.model": ("PackedModel",),
+    "htaf.program.packed.report": ("Report", "Row"),
+    "htaf.program.packed.verification": ("LayerCheck", "Verification", "verify"),
+}
+__getattr__, __dir__ = lazy(__name__, {name: module for module, names in _HOMES.items() for name in names})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -90,9 +91,7 @@ class Planned:
             execution.runs, execution.scratch, execution.outputs, program.outputs
         )  # fmt: skip
         instructions = program.instructions
-        readers: dict[int, int] = {}
-        for value in [v for i in instructions for v in i.reads] + program.returned():
-            readers[value] = readers.get(value, 0) + 1
+        readers = Counter([v for i in instructions for v in i.reads] + program.returned())
         last = program.last_uses()
         parts: list[Segment | int] = []  # an instruction by its number
         begin, planning = 0, Planning(known, readers)
@@ -121,7 +120,7 @@ class Planned:
         if not isinstance(part, Segment) or part.takes != (0,) or len(part.gives) != 1 or part.views:
             return None
         (value, shape, stride, dtype), run, threads = part.gives[0], part.plan.run, torch.get_num_threads
-        if self.written != {"v": value}:
+        if self.written != value:
             return None
         pool, size, empty = self.pool, self.scratch, torch.empty_strided
 
@@ -184,17 +183,12 @@ def _scratch(pool: list[Tensor], size: int) -> Tensor:
     return found if found.numel() >= size else torch.empty(size, dtype=torch.uint8, device=CPU)
 
 
-def _gather(written: Any) -> Callable[[Values], Any]:
+def _gather(outputs: Any) -> Callable[[Values], Any]:
     """A function from the values of a run to the outputs, structured as the model gives them."""
-    ((key, content),) = written.items()
-    if key == "v":
-        return lambda values: values[content]
-    if key == "none":
-        return lambda values: None
-    if key == "dict":
-        parts = {k: _gather(item) for k, item in content.items()}
-        return lambda values: {k: part(values) for k, part in parts.items()}
-    items = [_gather(item) for item in content]
-    if key == "list":
-        return lambda values: [part(values) for part in items]
-    return lambda values: tuple(part(values) for part in items)
+    if isinstance(outputs, dict):
+        named = {key: _gather(item) for key, item in outputs.items()}
+        return lambda values: {key: part(values) for key, part in named.items()}
+    if isinstance(outputs, (list, tuple)):
+        kind, parts = type(outputs), [_gather(item) for item in outputs]
+        return lambda values: kind([part(values) for part in parts])
+    return lambda values: None if outputs is None else values[outputs]

@@ -22,7 +22,7 @@ from htaf.program.packed.errors import PackedError
 from htaf.program.packed.instructions import INSTRUCTIONS, Instruction
 from htaf.program.packed.instructions.contract import LARGEST, MOST, integer, items, mapping, text
 from htaf.program.packed.model import PackedModel
-from htaf.program.packed.program import Input, Program, check
+from htaf.program.packed.program import Input, Program, check, outputs_to_json
 from htaf.program.packed.report import Report
 
 FORMAT, VERSION = "htaf-packed", "6"
@@ -117,7 +117,7 @@ def program_to_json(program: Program) -> dict[str, Any]:
     same = {name: first[id(t)] for name, t in program.tensors.items() if first.setdefault(id(t), name) != name}
     steps = [instruction.to_json() for instruction in program.instructions]
     inputs = [{"sizes": sizes, "dtype": str(dtype).removeprefix("torch.")} for sizes, dtype in program.inputs]
-    return {"inputs": inputs, "steps": steps, "outputs": program.outputs, "same": same}
+    return {"inputs": inputs, "steps": steps, "outputs": outputs_to_json(program.outputs), "same": same}
 
 
 def program_from_json(written: Any, tensors: dict[str, Tensor]) -> Program:
@@ -135,7 +135,6 @@ def program_from_json(written: Any, tensors: dict[str, Tensor]) -> Program:
     steps = tuple(map(_instruction, items(written["steps"])))
     if len(steps) > MOST:
         raise PackedError(f"expected at most {MOST} steps, got {len(steps)}")
-    program = Program(inputs, steps, _outputs(written["outputs"]), tensors)
     known = len(inputs)
     for instruction in steps:
         for value in instruction.reads:
@@ -147,9 +146,7 @@ def program_from_json(written: Any, tensors: dict[str, Tensor]) -> Program:
         for name in instruction.tensors:
             if not isinstance(name, str) or name not in tensors:
                 raise PackedError(f"{instruction.name}: expected a tensor of the file, got {name!r:.40}")
-    for value in program.returned():
-        _earlier(value, known, "the outputs")
-    return program
+    return Program(inputs, steps, _outputs(written["outputs"], known), tensors)
 
 
 def _input(written: Any) -> Input:
@@ -174,22 +171,23 @@ def _instruction(written: Any) -> Instruction:
     return INSTRUCTIONS[opcode].from_json(fields)
 
 
-def _earlier(value: Any, known: int, where: str) -> None:
+def _earlier(value: Any, known: int, where: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < known:
         raise PackedError(f"{where}: expected one of the {known} values made before, got {value!r:.40}")
+    return value
 
 
-def _outputs(written: Any, depth: int = 0) -> dict[str, Any]:
+def _outputs(written: Any, known: int, depth: int = 0) -> Any:
+    """The inverse of `outputs_to_json`, of values that are known."""
     written = mapping(written)
     if len(written) != 1 or depth > 16:
         raise PackedError(f"expected outputs, got {written!r:.40}")
     ((key, content),) = written.items()
+    if key in ("v", "none"):
+        return _earlier(content, known, "the outputs") if key == "v" else None
     if key == "dict":
-        for item in mapping(content).values():
-            _outputs(item, depth + 1)
-    elif key in ("list", "tuple"):
-        for item in items(content):
-            _outputs(item, depth + 1)
-    elif key not in ("v", "none"):
+        return {text(name): _outputs(item, known, depth + 1) for name, item in mapping(content).items()}
+    if key not in ("list", "tuple"):
         raise PackedError(f"expected outputs, got {written!r:.40}")
-    return written
+    found = [_outputs(item, known, depth + 1) for item in items(content)]
+    return found if key == "list" else tuple(found)

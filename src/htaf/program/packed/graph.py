@@ -16,8 +16,8 @@ from torch.utils import _pytree as pytree
 
 from htaf._ground.console import progress as shown_progress
 from htaf.program.packed import operators
-from htaf.program.packed.affine import Constants, aten, read_affine, same, shape_of
 from htaf.program.packed.errors import PackedError
+from htaf.program.packed.nodes import Constants, aten, read_affine, same, shape_of
 from htaf.transform.convert.exported import check_hardened, export_program
 from htaf.transform.convert.functional_sites import duplicate
 from htaf.transform.grid import settled

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,23 +14,14 @@ from torch.utils import _pytree as pytree
 from htaf.core.kernels.layers import row_bytes
 from htaf.core.kernels.packed_maps.reference import pack as packed_bits
 from htaf.program.packed import operators
-from htaf.program.packed.affine import Affine, aten, shape_of
+from htaf.program.packed.bits import Bits, MeansSite, RoundedSite, infer, prepare
 from htaf.program.packed.errors import PackedError
-from htaf.program.packed.fusion import Chain, Fusion, Tail, fuse
+from htaf.program.packed.fusion import Chain, Fusion, Tail
 from htaf.program.packed.graph import Traced, arguments_of, trace
 from htaf.program.packed.instructions import Call, Instruction, Layer, Means, Pool, Rounded, Spikes, Threshold, Unpack
 from htaf.program.packed.instructions.layer import SMALL, to_nibbles
-from htaf.program.packed.kinds import (
-    CONVOLUTIONS,
-    PRODUCTS,
-    Bits,
-    infer,
-    is_pool,
-    is_spikes,
-    pool_sizes,
-)
-from htaf.program.packed.layers import LayerSite, MeansSite, RoundedSite, prepare
 from htaf.program.packed.model import PackedModel
+from htaf.program.packed.nodes import CONVOLUTIONS, PRODUCTS, Affine, aten, is_pool, is_spikes, pool_sizes, shape_of
 from htaf.program.packed.program import Input, Program
 from htaf.program.packed.report import Report, Row
 from htaf.program.packed.verification import compare
@@ -53,7 +43,7 @@ class Lowering:
         self.instructions: list[Instruction] = []
         self.tensors: dict[str, Tensor] = {}
         self.equal: dict[Any, Tensor] = {}  # by content
-        self.rows: list[Row] = []
+        self.rows: dict[Node, Row] = {}
         self.floats: dict[Node, int] = {}  # values of nodes as floats
         self.bits: dict[Node, tuple[int, ...]] = {}  # and as bits, one value a plane
         self.nested: dict[Node, tuple[int, ...]] = {}  # of nested kinds, the bits whose sum they are
@@ -66,7 +56,7 @@ class Lowering:
         nodes = [n for n in nodes if isinstance(n.meta.get("val"), (Tensor, list, tuple))]  # not sizes
         outputs = {n for n in traced.outputs if n is not None}
         self.kinds |= infer(nodes, traced.constants)
-        self.fusion: Fusion = fuse(nodes, self.kinds, traced.constants, outputs)
+        self.fusion = Fusion(nodes, self.kinds, traced.constants, outputs)
         for node in nodes:
             self._lower(node)
         tree = pytree.tree_unflatten([self._output(n) for n in traced.outputs], traced.out_spec)
@@ -74,14 +64,19 @@ class Lowering:
             Input(tuple(s if isinstance(s, int) else None for s in shape_of(n)), n.meta["val"].dtype)
             for n in traced.inputs
         )
-        self.program = Program(inputs, tuple(self.instructions), _structure(tree), self.tensors)
-        self.report = Report(tuple(self.rows), self.packed_bytes, self.float_bytes)
+        self.program = Program(inputs, tuple(self.instructions), tree, self.tensors)
+        self.report = Report(tuple(self.rows.values()), self.packed_bytes, self.float_bytes)
 
     # ---- what is added to the program, and the values of a graph's nodes ----
 
     def _value(self) -> int:
         self.next += 1
         return self.next - 1
+
+    def _put(self, made: Any) -> Any:
+        """Append an instruction."""
+        self.instructions.append(made)
+        return made
 
     def _tensor(self, name: str, tensor: Tensor) -> str:
         """Keep a tensor under this name or a longer one; equal ones, as of a module that runs twice, are one."""
@@ -93,7 +88,7 @@ class Lowering:
         return name
 
     def _row(self, node: Node, how: str) -> None:
-        self.rows.append(Row(node.name, self._path(node), str(node.target), how))
+        self.rows[node] = Row(node.name, self._path(node), str(node.target), how)
 
     def _path(self, node: Node) -> str:
         """The path of the module that a node is of."""
@@ -109,9 +104,7 @@ class Lowering:
         return self._tensor(name, values[:1] if bool((values == values[:1]).all()) else values)
 
     def _aten(self, node: Node, operator: str, args: list[Any], kwargs: dict[str, Any] | None = None) -> int:
-        call = Call(node.name, operator, args, kwargs or {}, self._value())
-        self.instructions.append(call)
-        return call.y
+        return self._put(Call(node.name, operator, args, kwargs or {}, self._value())).y
 
     def _argument(self, node: Node) -> dict[str, Any]:
         if node in self.constants:
@@ -144,8 +137,7 @@ class Lowering:
         for i, plane in enumerate(self._kept(node)):
             low, high = (kind.low, kind.high) if kind.most == 1 else (0.0, 1.0 if node in self.nested else float(2**i))
             channels = kind.channels if kind.whole is None else kind.whole[0]
-            unpack = Unpack(node.name, plane, channels, kind.axis, low, high, self._value())
-            self.instructions.append(unpack)
+            unpack = self._put(Unpack(node.name, plane, channels, kind.axis, low, high, self._value()))
             total = unpack.y if total is None else self._aten(node, "add.Tensor", [{"v": total}, {"v": unpack.y}])
         assert total is not None
         total = self._levels(node, total, kind) if kind.most > 1 else total
@@ -174,12 +166,15 @@ class Lowering:
     def _lower(self, node: Node) -> None:
         fusion = self.fusion
         if node in fusion.chains:
-            self._layer(fusion.chains[node])
+            chain = fusion.chains[node]
+            if chain.end is not chain.site.node:
+                self._row(chain.end, f"with {chain.site.node.name}")
+            if chain.kind is None:
+                self._folded(chain)
+            else:
+                self._layer(chain, chain.kind)
         elif node in fusion.absorbed:
             self._row(node, f"with {fusion.absorbed[node].name}")
-            return
-        elif node in fusion.folded:
-            self._folded(node, *fusion.folded[node])
         elif node in fusion.rounded:
             self._rounded(node, fusion.rounded[node])
         elif node in fusion.means:
@@ -193,8 +188,8 @@ class Lowering:
         else:
             self._call(node)
 
-    def _layer(self, chain: Chain) -> None:
-        site, node, kind = chain.site, chain.site.node, chain.kind
+    def _layer(self, chain: Chain, kind: Bits) -> None:
+        site, node = chain.site, chain.site.node
         ready = prepare(site, kind)
         outputs = ready.geometry.outputs
         affine = chain.affine
@@ -234,7 +229,7 @@ class Lowering:
             bits=self._value() if chain.tail is not None else None,
             planes=ready.planes, wide=wide, pooled=chain.pool is not None,
         )  # fmt: skip
-        self.instructions.append(layer)
+        self._put(layer)
         if layer.y is not None:
             self.floats[chain.end] = layer.y
         if layer.bits is not None and chain.tail is not None:
@@ -244,12 +239,7 @@ class Lowering:
         self.float_bytes += 4 * site.weight.numel()
         bits = 8 if kept.dtype == torch.int8 else 4
         kinds = {"binary": "binary", "table": "table float32", "integer": f"integer, {bits} bits"}
-        how = f"packed: {kinds[ready.kind]}"
-        if chain.end is not node:
-            self.rows[:] = [r if r.name != node.name else Row(r.name, r.path, r.operator, how) for r in self.rows]
-            self._row(chain.end, f"with {node.name}")
-        else:
-            self._row(node, how)
+        self._row(node, f"packed: {kinds[ready.kind]}")
 
     def _pooled(self, node: Node, layer: Layer, tail: Tail) -> int:
         """The bits of a step behind a pooling: the least of them where the step falls with what is pooled."""
@@ -261,26 +251,21 @@ class Lowering:
             mask[:channels] = falls
             smallest = self._tensor(f"{node.name}.smallest", packed_bits(mask))
         sizes = pool_sizes(node)
-        pool = Pool(tail.step.name, layer.bits, *sizes, self._value(), smallest=smallest, stepped=True)
-        self.instructions.append(pool)
-        return pool.bits
+        return self._put(Pool(tail.step.name, layer.bits, *sizes, self._value(), smallest, True)).bits
 
     def _rounded(self, node: Node, found: RoundedSite) -> None:
         """A convolution over floats in integers of 16 bits."""
         weights = found.weights
         names = (self._tensor(f"{node.name}.weight", weights.values), self._channels(f"{node.name}.unit", weights.unit))
         sizes = (found.site.geometry, *names, weights.exponent, weights.limit)
-        layer = Rounded(node.name, self._float(found.source), *sizes, self._value())
-        self.instructions.append(layer)
-        self.floats[node] = layer.y
+        self.floats[node] = self._put(Rounded(node.name, self._float(found.source), *sizes, self._value())).y
         self._row(node, "integers of 16 bits: its input is rounded")
 
     def _means(self, node: Node, found: MeansSite) -> None:
         """A linear layer over means of bits."""
         names = (self._tensor(f"{node.name}.weight", found.weight), self._tensor(f"{node.name}.bias", found.bias))
-        head = Means(node.name, self._planes(found.source)[0], *names, found.unit, self._value())
-        self.instructions.append(head)
-        self.floats[node] = head.y
+        source = self._planes(found.source)[0]
+        self.floats[node] = self._put(Means(node.name, source, *names, found.unit, self._value())).y
         self._row(node, "packed: means of bits")
 
     def _with_ones(self, node: Node, kind: Bits, source: int, places: int) -> int:
@@ -295,9 +280,9 @@ class Lowering:
             self.ones[node] = self._aten(node, "bitwise_or.Tensor", [{"v": source}, {"t": name}])
         return self.ones[node]
 
-    def _folded(self, node: Node, site: LayerSite, affine: Any) -> None:
+    def _folded(self, chain: Chain) -> None:
         """A layer over floats with the affine maps after it in its weights."""
-        outputs = site.geometry.outputs
+        site, affine, outputs = chain.site, chain.affine, chain.site.geometry.outputs
         scale = affine.scale.broadcast_to(outputs)
         bias = torch.zeros(outputs).double() if site.bias is None else site.bias.double()
         weight = (site.weight.double() * scale.reshape(-1, 1, 1, 1)).float()
@@ -312,17 +297,14 @@ class Lowering:
         else:
             sizes = [list(g.stride), list(g.padding), list(g.dilation), g.groups]
             call = "conv2d.default", [source, *names, *sizes]
-        self.floats[node] = self._aten(node, *call)
-        why = self._why(layer, site.source)
-        self.rows[:] = [r if r.name != layer.name else Row(r.name, r.path, r.operator, why) for r in self.rows]
-        self._row(node, f"with {layer.name}")
+        self.floats[chain.end] = self._aten(chain.end, *call)
+        self._row(layer, self._why(layer, site.source))
 
     def _threshold(self, node: Node, tail: Tail) -> None:
         kind = self.kinds[node]
         lower, upper = self._ends(node, tail.interval(), kind.channels)
-        threshold = Threshold(node.name, self._float(tail.affine.source), kind.axis, lower, upper, self._value())
-        self.instructions.append(threshold)
-        self.bits[node] = (threshold.bits,)
+        source = self._float(tail.affine.source)
+        self.bits[node] = (self._put(Threshold(node.name, source, kind.axis, lower, upper, self._value())).bits,)
         self._row(node, "packed: bits of floats")
 
     def _spikes(self, node: Node) -> None:
@@ -330,9 +312,8 @@ class Lowering:
         source, leak, gain, threshold, soft = node.args
         assert isinstance(source, Node)
         leak, gain, threshold = (float(n) for n in (leak, gain, threshold))  # pyright: ignore[reportArgumentType]
-        spikes = Spikes(node.name, self._float(source), kind.axis, leak, gain, threshold, bool(soft), self._value())
-        self.instructions.append(spikes)
-        self.bits[node] = (spikes.bits,)
+        neuron = kind.axis, leak, gain, threshold, bool(soft)
+        self.bits[node] = (self._put(Spikes(node.name, self._float(source), *neuron, self._value())).bits,)
         self._row(node, "packed: spikes of floats")
 
     def _on_bits(self, node: Node, kind: Bits) -> None:
@@ -361,9 +342,7 @@ class Lowering:
         return self.bits[node]
 
     def _pool(self, node: Node, source: int) -> int:
-        pool = Pool(node.name, source, *pool_sizes(node), self._value())
-        self.instructions.append(pool)
-        return pool.bits
+        return self._put(Pool(node.name, source, *pool_sizes(node), self._value())).bits
 
     def _viewed(self, node: Node, source: Node, plane: int) -> int:
         kind, before = self.kinds[node], self.kinds[source]
@@ -425,34 +404,15 @@ class Lowering:
             return NOT_OF_BITS
         return NOT_READ
 
-    def _output(self, node: Node | None) -> _Leaf:
-        if node is None:
-            return _Leaf({"none": None})
+    def _output(self, node: Node | None) -> int | None:
         if node in self.constants:
             raise PackedError(f"expected outputs that depend on the input, got the constant {node.name}")
-        return _Leaf({"v": self._float(node)})
+        return None if node is None else self._float(node)
 
 
 def _powers(scale: Tensor) -> bool:
     """Whether all are powers of two, with which products of integers are exact."""
     return bool((scale.frexp().mantissa.abs() == 0.5).all())
-
-
-@dataclass(frozen=True)
-class _Leaf:
-    """An output, so that a dict of the model is never taken for one."""
-
-    written: dict[str, Any]
-
-
-def _structure(tree: Any) -> dict[str, Any]:
-    if isinstance(tree, _Leaf):
-        return tree.written
-    if isinstance(tree, (list, tuple)) and type(tree) in (list, tuple):
-        return {"list" if isinstance(tree, list) else "tuple": [_structure(item) for item in tree]}
-    if type(tree) is dict and all(isinstance(key, str) for key in tree):
-        return {"dict": {key: _structure(item) for key, item in tree.items()}}
-    raise PackedError(f"expected tensors in tuples, lists and dicts as outputs, got {type(tree).__name__}")
 
 
 # ---- the whole way ----

@@ -192,13 +192,15 @@ def decode(written: Any, tensors: Mapping[str, Tensor]) -> Any:
     """
     if isinstance(written, list):
         items = [decode(item, tensors) for item in written]
-        return Pending(items, _from_list) if any(isinstance(i, Pending) for i in items) else items
+        if not any(isinstance(i, Pending) for i in items):
+            return items
+        return Pending(lambda values, batch: [i.get(values, batch) if isinstance(i, Pending) else i for i in items])
     if written is None or isinstance(written, (bool, int, float, str)):
         return written
     if isinstance(written, dict) and len(written) == 1:
         ((key, content),) = written.items()
         if key == "v" and _is_index(content):
-            return Pending(content, _from_value)
+            return Pending(lambda values, batch: values[content])
         if key == "t" and isinstance(content, str) and content in tensors:
             return tensors[content]
         if key == "d" and isinstance(content, str) and content in _DTYPES:
@@ -206,33 +208,18 @@ def decode(written: Any, tensors: Mapping[str, Tensor]) -> Any:
         if key == "f" and content in ("inf", "-inf", "nan"):
             return float(content)
         if key == "s" and isinstance(content, list) and _is_size(content):
-            return Pending(tuple(content), _from_size)
+            times, over, plus = content
+            return Pending(lambda values, batch: batch * times // over + plus)
     raise PackedError(f"expected an argument of an operator, got {written!r:.80}")
 
 
 class Pending:
-    """An argument that depends on the values of a run."""
+    """An argument that depends on the values of a run: `get(values, batch)`."""
 
-    __slots__ = ("content", "how")
+    __slots__ = ("get",)
 
-    def __init__(self, content: Any, how: Callable[[Any, Sequence[Any], int], Any]) -> None:
-        self.content, self.how = content, how
-
-    def get(self, values: Sequence[Any], batch: int) -> Any:
-        return self.how(self.content, values, batch)
-
-
-def _from_value(index: int, values: Sequence[Any], batch: int) -> Any:
-    return values[index]
-
-
-def _from_size(terms: tuple[int, int, int], values: Sequence[Any], batch: int) -> int:
-    times, over, plus = terms
-    return batch * times // over + plus
-
-
-def _from_list(items: list[Any], values: Sequence[Any], batch: int) -> list[Any]:
-    return [item.get(values, batch) if isinstance(item, Pending) else item for item in items]
+    def __init__(self, get: Callable[[Sequence[Any], int], Any]) -> None:
+        self.get = get
 
 
 def _is_size(terms: list[Any]) -> bool:

@@ -196,7 +196,7 @@ def segment(planning: Planning, first: int, last: int, wanted: set[int]) -> Segm
 
     plan = extension().Plan()
     for step in steps:
-        arguments = [_placed(a, place) for a in step.arguments]
+        arguments = _placed(step.arguments, place)
         if (ends := step.ends) is not None:
             arguments.append((ends.constants(), *(place(At(v)) for v in (ends.residual, ends.y, ends.bits))))
         getattr(plan, step.name)(*arguments)
@@ -209,29 +209,20 @@ def segment(planning: Planning, first: int, last: int, wanted: set[int]) -> Segm
 
 
 def _values(step: Step) -> list[int]:
-    found: list[int] = []
-
-    def look(argument: Any) -> None:
-        if isinstance(argument, At):
-            if argument.value is not None:
-                found.append(argument.value)
-        elif isinstance(argument, (list, tuple)):
-            for item in argument:
-                look(item)
-
-    look(step.arguments)
+    """The values whose memory a step reads or writes."""
+    found = list[At]()
+    _placed(step.arguments, found.append)
     if step.ends is not None:
-        look([At(step.ends.residual), At(step.ends.y), At(step.ends.bits)])
-    return found
+        found += [At(step.ends.residual), At(step.ends.y), At(step.ends.bits)]
+    return [one.value for one in found if one.value is not None]
 
 
-def _placed(argument: Any, place: Callable[[At], tuple[int, int]]) -> Any:
+def _placed(argument: Any, place: Callable[[At], Any]) -> Any:
+    """An argument with what is made of each `At` in its place."""
     if isinstance(argument, At):
         return place(argument)
-    if isinstance(argument, list):
-        return [_placed(a, place) for a in argument]
-    if isinstance(argument, tuple) and any(isinstance(a, At) for a in argument):
-        return tuple(_placed(a, place) for a in argument)
+    if type(argument) in (list, tuple):
+        return type(argument)([_placed(one, place) for one in argument])
     return argument
 
 

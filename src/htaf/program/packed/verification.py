@@ -20,8 +20,8 @@ from htaf.program.packed.errors import PackedError
 from htaf.program.packed.graph import Traced, arguments_of, trace
 from htaf.program.packed.instructions import Instruction
 from htaf.program.packed.instructions.contract import Decided
-from htaf.program.packed.kinds import is_spikes, read_step
 from htaf.program.packed.model import PackedModel
+from htaf.program.packed.nodes import is_spikes, read_step
 
 _ROUNDING = 8  # a bound is this many times the rounding error that float32 was seen to make
 

@@ -157,6 +157,7 @@ def as_run(model: PackedModel | IntegerModel, path: Path) -> PackedRun:
             from htaf.data.images import ImagePreprocessor, pixel_table
 
             model = IntegerModel(model.program, pixel_table(ImagePreprocessor.from_json(run["preprocessing"])))
-    elif model.program.outputs.keys() != {"v"}:
-        raise packed.PackedError(f"{path}: expected a network with one output, got {list(model.program.outputs)}")
+    elif not isinstance(model.program.outputs, int):
+        got = type(model.program.outputs).__name__
+        raise packed.PackedError(f"{path}: expected a network with one output, got a {got} of them")
     return PackedRun(path, model, run["images"], run["preprocessing"], run["about"])

@@ -6,7 +6,7 @@ import copy
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
@@ -28,11 +28,12 @@ from htaf.models.mlp import Thermometer
 from htaf.program import packed
 from htaf.program.integer import files
 from htaf.program.integer.model import IntegerModel
+from htaf.program.integer.program import PACKED
 from htaf.program.packed import Report, Row, Verification
 from htaf.training.runs.data import raw_part, rows_are_known
 from htaf.training.runs.folder import MODEL, RunError
 from htaf.training.runs.integer import build_run
-from htaf.training.runs.packed import as_run, extra_of
+from htaf.training.runs.packed import RUN, as_run, extra_of
 from htaf.training.runs.predictions import Agreement, agreement
 from htaf.training.runs.run import Run
 
@@ -155,7 +156,8 @@ def _pack_program(
     found = _compared(run.model(), made, rows, progress)
     _expect_equal(found, differing or 0, part)
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.save(program, path)
+    about = {**program.about, PACKED: extra_of(run, checked=_checked(found, part))[RUN]}
+    files.save(replace(program, about=about), path)
     report = Report(tuple(Row(op.name, "", type(op).__name__, "packed: integers") for op in program.ops), 0, 0)
     layers = Verification((), found.difference, 0.0, found.difference, found.rows, found.predictions)
     return PackedFile(path, *_sizes(run, path), part, found, report, layers, 0)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from htaf.data.images import ImagePreprocessor
     from htaf.data.preprocess import Preprocessor
 
+TOLERANCE = 1e-4  # of one output, a regression, in the unit of `Agreement.difference`
+
 
 def of_rows(
     model: nn.Module, preprocessor: Preprocessor, rows: Frame, *, text_as_missing: bool = False
@@ -267,16 +269,12 @@ class Agreement:
         return self.predictions == self.rows
 
 
-def agreement(found: Tensor, expected: Tensor, *, tolerance: float = 1e-4) -> Agreement:
-    """Compare outputs [rows, outputs] of a network in another form with its own.
-
-    Args:
-        tolerance: of one output, a regression, in the unit of `difference`.
-    """
+def agreement(found: Tensor, expected: Tensor) -> Agreement:
+    """Compare outputs [rows, outputs] of a network in another form with its own."""
     difference = (found.double() - expected.double()).abs()
     scale = (expected.abs().max().item() if expected.numel() else 0.0) or 1.0
     if expected.shape[1] == 1:
-        same = (difference <= tolerance * scale).flatten()
+        same = (difference <= TOLERANCE * scale).flatten()
     else:
         same = found.argmax(1) == expected.argmax(1)
     worst = difference.max().item() / scale if difference.numel() else 0.0

@@ -21,11 +21,13 @@ from torch import Tensor
 from htaf._ground.console import progress as progress_of
 from htaf._ground.errors import listed, option
 from htaf._ground.files import OutputError
+from htaf.core.kernels import native
 from htaf.data.images import ImagePreprocessor, Images, pixel_table
 from htaf.data.parts import Data
 from htaf.data.preprocess import Preprocessor
 from htaf.program.integer import exports, files
 from htaf.program.integer.circuit import Circuit
+from htaf.program.integer.logic_c import told
 from htaf.program.integer.model import quantised
 from htaf.program.integer.ops import Array, IntegerError
 from htaf.program.integer.program import IntegerProgram
@@ -157,12 +159,12 @@ def _written(
         from htaf.program.integer.c import to_c
 
         made = to_c(program, path, name=name, rows=rows)
-        return (f"{made.flash_bytes:,} bytes of constants, {made.ram_bytes:,} bytes of buffers",)
+        return (f"{made.flash_bytes:,} bytes of constants, {made.ram_bytes:,} bytes of buffers", *told(program))
     if to == "verilog":
         from htaf.program.integer.verilog import MOST, to_verilog
 
         estimated = to_verilog(program, path, name=name, rows=rows, most=MOST if luts is None else luts)
-        return (f"about {estimated:,} LUTs of six inputs, estimated without a synthesis",)
+        return (f"about {estimated:,} LUTs of six inputs, estimated without a synthesis", *told(program)[:1])
     if to == "integer":
         files.save(program, path)
     else:
@@ -190,7 +192,7 @@ def verify_export(
     Args:
         exported: what `htaf export` or `htaf pack` wrote: a file, or a folder of C or Verilog.
         rows: of the part, the first ones.
-        targets: where C or Verilog runs: host, clang, cortex-m0, cortex-m3, cortex-m4, riscv32; iverilog.
+        targets: where C or Verilog runs: host, host-64, clang, cortex-m0, cortex-m3, cortex-m4, riscv32; iverilog.
             None given: all whose tools are here, and those that are not are said.
         progress: show bars on the error stream.
 
@@ -262,7 +264,7 @@ CIRCUIT = "circuit"  # the compiled form of truth tables, which a run has whatev
 
 def _circuit(program: IntegerProgram) -> Circuit | None:
     try:
-        return Circuit(program)
+        return Circuit(program) if native.available() else None
     except IntegerError:
         return None
 
@@ -290,12 +292,12 @@ def _places(
         from htaf.program.integer.c import TEST
         from htaf.program.integer.execute import TARGETS, exported, missing
 
-        name = exported(path).name
+        name, most = exported(path).name, exported(path).at_once
         _expect_digest(path / f"{name}.c", program)
         for file in (f"{name}.c", f"{name}.h", TEST):
             if (path / file).exists():
                 _expect_whole(path / file)
-        for target in targets or TARGETS:
+        for target in targets or (name for name, by in TARGETS.items() if by.at_once <= most):
             yield target, _lacking(missing(target)) or (lambda x, _, target=target: _in_c(path, x, target))
     elif targets:
         raise IntegerError(f"{path}: expected no target, which C and Verilog alone have, got {listed(targets)}")

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
+from torch.utils._pytree import tree_leaves, tree_map
 
 from htaf.core import functional
 from htaf.core.activations import Heaviside
@@ -88,7 +89,10 @@ class Site:
         aliases: further paths of the same module.
         in_place: the model still reads the input that the activation overwrites.
         stays: why `replace` leaves it unless `where` chooses it: "output", "gate", "scale", "softcap", "scores",
-            "choice" or "formula"; None: it acts between layers, as far as the run or the structure of the model tells.
+            "choice" or "formula"; "kept": `keep` chose it; None: it acts between layers, as far as the run or the
+            structure of the model tells.
+        first: in the example no other activation comes before it.
+        work: products of its values with weights that the layers behind it take for the example.
         source: of a functional call, the argument that is its input.
     """
 
@@ -102,6 +106,8 @@ class Site:
     in_place: bool = field(default=False, repr=False)
     source: int | str = field(default=0, repr=False)
     stays: Stays | None = field(default=None, compare=False)
+    first: bool = field(default=False, repr=False, compare=False)
+    work: int = field(default=0, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -148,17 +154,55 @@ class _Stored(nn.Module):
         return self.function(*args, **kwargs)
 
 
+ROWS = 512  # of batches that are taken as an example
+
+
+def module_of(kind: str) -> nn.Module:
+    """An activation of a kind of `Site`; ReLU for one that PyTorch does not have, or not without arguments."""
+    made = {name: cls for cls, name in _MODULES.items() if cls not in (nn.Threshold, Heaviside)}
+    return made[kind]() if kind in made else _Stored(_KNOWN.get(kind, F.relu), kind)
+
+
 def arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The positional and keyword arguments that an example stands for; of batches those of their first rows."""
     if isinstance(example, Tensor):
         return (example,), {}
     if isinstance(example, tuple):
         return example, {}
     if isinstance(example, Mapping):
         return (), dict(example)
+    if isinstance(example, Iterable) and not isinstance(example, str):
+        inputs = _first_rows(example)
+        return arguments(inputs) if isinstance(inputs, (Tensor, tuple, Mapping)) else ((inputs,), {})
     raise TypeError(
-        "example must be a tensor, a tuple of arguments or a mapping of keyword arguments, "
-        f"got {type(example).__name__}"
+        "example must be a tensor, a tuple of arguments, a mapping of keyword arguments, or batches of these as a list "
+        f"or a DataLoader, got {type(example).__name__}"
     )
+
+
+def inputs_of(batch: Any) -> Any:
+    """The inputs of a batch: the first of a pair, else the batch."""
+    return batch[0] if isinstance(batch, (tuple, list)) and len(batch) == 2 else batch
+
+
+def rows_of(inputs: Any) -> int | None:
+    """How many rows inputs have: those of their first tensor; None without one."""
+    return next((len(x) for x in tree_leaves(inputs) if isinstance(x, Tensor) and x.ndim), None)
+
+
+def _first_rows(batches: Iterable[Any]) -> Any:
+    """The inputs of the first batches, as one where they can be joined, up to ROWS rows."""
+    taken: list[Any] = []
+    for batch in batches:
+        taken.append(inputs_of(batch))
+        if sum(rows_of(inputs) or 0 for inputs in taken) >= ROWS:
+            break
+    if not taken:
+        raise ValueError("expected an example of one batch or more, got none")
+    try:
+        return tree_map(lambda *parts: torch.cat(parts) if isinstance(parts[0], Tensor) else parts[0], *taken)
+    except (RuntimeError, ValueError):  # they differ in shape
+        return taken[0]
 
 
 def check_fit(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -237,21 +281,23 @@ def find(
     modules = {site.path: site for site in protos.values()}
     ran = []
     for (path, index), times in record.order.items():
+        values = record.values.get((path, index), ())
+        seen = {"first": any(one.first for one in values), "work": sum(one.work for one in values)}
         if index is None:
             site = modules.pop(path, None)
             if site is None:  # inside one
                 continue
-            stays = _stays(record.values.get((path, index), ()), site.kind, trial.get_submodule(path)) if path else None
+            stays = _stays(values, site.kind, trial.get_submodule(path)) if path else None
             in_place = site.in_place or path in record.in_place
-            ran.append(dataclasses.replace(site, calls=times, in_place=in_place, stays=stays))
+            ran.append(dataclasses.replace(site, calls=times, in_place=in_place, stays=stays, **seen))
         else:
             call = record.calls[path, index]
             assert call.kind is not None
-            stays = _stays(record.values.get((path, index), ()), call.kind)
-            ran.append(Site(path, call.kind, times, functional=True, index=index, source=call.source, stays=stays))
+            stays, source = _stays(values, call.kind), call.source
+            ran.append(Site(path, call.kind, times, functional=True, index=index, source=source, stays=stays, **seen))
     never = [dataclasses.replace(site, calls=0) for site in modules.values()]
-    seen = (record.forwards, record.watched, record.callees)
-    return Found((*ran, *never), hints, beyond, scripted, *seen, unseen)
+    order = (record.forwards, record.watched, record.callees)
+    return Found((*ran, *never), hints, beyond, scripted, *order, unseen)
 
 
 def _stays(values: Iterable[Made], kind: str, module: nn.Module | None = None) -> Stays | None:

@@ -20,7 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
 # why an activation stays unless it is chosen
-Stays = Literal["output", "gate", "scale", "softcap", "scores", "choice", "formula"]
+Stays = Literal["output", "gate", "scale", "softcap", "scores", "choice", "formula", "kept"]
 WORDS: dict[Stays, str] = {
     "output": "its value reaches an output, no layer in between",
     "gate": "a gate: it multiplies another value",
@@ -29,6 +29,7 @@ WORDS: dict[Stays, str] = {
     "scores": "scores of an attention: of a softmax, or of a product of two computed matrices",
     "choice": "its value is only compared or sorted, no layer reads it",
     "formula": "a part of a formula that is written out: call it by one function (F.silu), or make it a module",
+    "kept": "chosen by keep=",
 }
 SQUASHING = {"sigmoid", "hardsigmoid", "tanh", "hardtanh", "softsign"}  # what gates are made of
 _CONTRACTIONS = {
@@ -59,6 +60,8 @@ class Made:
 
     capped_at: float | None = None  # what its input was divided by
     root: object = None  # of its input, see `Mark`
+    first: bool = False  # no activation comes before it
+    work: int = 0  # products of its values with weights, in the layers that read it
     in_formula: bool = False  # a product, or sum of activations, of functions of its root
     read: bool = False  # by a layer
     read_in_a_sum: bool = False
@@ -102,6 +105,7 @@ class Mark:
         own: parameters and buffers, and what is computed of them alone.
         data: comes from numbers of the example, or from random ones.
         computed: comes from a layer.
+        behind: comes from an activation.
         divided_by: a number, if that is how it was made.
         layers: the parameters of the layers that it comes from, if nothing but elementwise operators follow them.
         root: the same of all that is an elementwise function of one tensor.
@@ -111,6 +115,7 @@ class Mark:
     own: bool = False
     data: bool = False
     computed: bool = False
+    behind: bool = False
     divided_by: float | None = None
     layers: frozenset[StorageWeakRef] = frozenset()
     root: object = field(default_factory=object)
@@ -133,7 +138,9 @@ class Flow:
 
     def activation(self, x: object) -> Made:
         """Before an activation acts on `x`, which it may overwrite."""
-        return Made(self._mark(x).divided_by, self._root(x)) if isinstance(x, Tensor) else Made()
+        if not isinstance(x, Tensor):
+            return Made()
+        return Made(self._mark(x).divided_by, self._root(x), first=not self._mark(x).behind)
 
     def layers(self, used: object) -> frozenset[StorageWeakRef]:
         """What tells apart the values that one line of code computes behind different layers."""
@@ -144,7 +151,9 @@ class Flow:
         """A tensor is the value of an activation."""
         if isinstance(result, Tensor) and (key := _key(result)) is not None:
             mark = self._marks.get(key, _CONSTANT)
-            self._marks[key] = dataclasses.replace(mark, of=mark.of | {made: True}, divided_by=None, root=made.root)
+            self._marks[key] = dataclasses.replace(
+                mark, of=mark.of | {made: True}, behind=True, divided_by=None, root=made.root
+            )
 
     def end(self, output: object) -> None:
         for tensor in tensors_of(output):
@@ -160,7 +169,7 @@ class Flow:
         if name.startswith(("lift_fresh", "new_", "empty")) or name in _SHAPED_LIKE:
             ins = []  # of its arguments it takes the shape alone, or none is marked
         marks = [self._mark(tensor) for tensor in ins]
-        made = self._made(name, foreign, args, ins, marks)
+        made = self._made(name, foreign, args, ins, marks, outs)
         if torch.Tag.pointwise in function.tags or name in _SAME:
             roots = {self._root(x) for x in ins if _is_real(x) and not self._is_constant(x)}
             if len(roots) == 1:
@@ -180,27 +189,40 @@ class Flow:
             there = self._marks.get(key, _CONSTANT)
             if key in before and out.numel() * out.element_size() < out.untyped_storage().nbytes():  # a part of it
                 data, computed = there.data or made.data, there.computed or made.computed
-                layers = there.layers | made.layers
-                self._marks[key] = Mark(there.of | made.of, there.own and made.own, data, computed, None, layers)
+                behind, layers = there.behind or made.behind, there.layers | made.layers
+                own = there.own and made.own
+                self._marks[key] = Mark(there.of | made.of, own, data, computed, behind, None, layers)
             else:
                 self._marks[key] = made
 
-    def _made(self, name: str, foreign: bool, args: tuple[Any, ...], ins: list[Tensor], marks: list[Mark]) -> Mark:
+    def _made(
+        self,
+        name: str,
+        foreign: bool,
+        args: tuple[Any, ...],
+        ins: list[Tensor],
+        marks: list[Mark],
+        outs: list[Tensor],
+    ) -> Mark:
         """The mark of what an operator makes; its arguments' activations are told what became of them."""
         floats = [mark for tensor, mark in zip(ins, marks, strict=True) if _is_real(tensor)]
         own = bool(ins) and all(mark.own for mark in marks)
         data = name in _RANDOM or any(mark.data for mark in floats)
-        computed = any(mark.computed for mark in floats)
+        computed, behind = any(mark.computed for mark in floats), any(mark.behind for mark in floats)
         operands = marks[-2:] if name in _ADDING else marks[:2] if name in _CONTRACTIONS else ()
         weights = any(mark.own and tensor.dim() > 1 for tensor, mark in zip(ins, marks, strict=True))
         layered = (name in _LAYERS and any(mark.own for mark in floats)) or (foreign and weights)
         if not own and (layered or any(mark.own for mark in operands)):
+            work = _products(name, outs, [x for x, mark in zip(ins, marks, strict=True) if mark.own])
             for mark in floats:
                 for made, pure in mark.of.items():
                     made.read |= pure
                     made.read_in_a_sum |= not pure
+                    made.work += work
             keys = (_key(tensor) for tensor, mark in zip(ins, marks, strict=True) if mark.own)
-            return Mark(data=True, computed=True, layers=frozenset(key for key in keys if key is not None))
+            return Mark(
+                data=True, computed=True, behind=behind, layers=frozenset(key for key in keys if key is not None)
+            )
         scores = floats if "softmax" in name else []
         if "scaled_dot_product" in name or name == "_flash_attention_forward":
             scores = marks[:2]  # queries and keys
@@ -214,7 +236,7 @@ class Flow:
                 made.is_logarithm = True
         of = self._carried(name, args, ins, marks)
         layers = frozenset().union(*(mark.layers for mark in floats))
-        return Mark(of, own, data, computed, self._divided_by(name, args, marks), layers)
+        return Mark(of, own, data, computed, behind, self._divided_by(name, args, marks), layers)
 
     def _root(self, tensor: Tensor) -> object:
         """The root of a tensor; a part of a storage has one of its own."""
@@ -311,6 +333,15 @@ class Flow:
     def _set(self, tensor: Tensor, mark: Mark) -> None:
         if (key := _key(tensor)) is not None:
             self._marks[key] = mark
+
+
+def _products(name: str, outs: list[Tensor], own: list[Tensor]) -> int:
+    """How many products of numbers with weights an operator takes; of a norm, which has no sums of them, none."""
+    if name not in _CONTRACTIONS or not outs:
+        return 0
+    largest = max(own, key=Tensor.numel)
+    outputs = largest.shape[0] if "conv" in name else outs[0].shape[-1]
+    return outs[0].numel() * largest.numel() // max(outputs, 1)
 
 
 @functools.cache

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -25,13 +26,31 @@ from htaf.core.contract import ContractError, SmoothStep, lacking, looks_smooth
 from htaf.transform.convert import functional_sites as functional
 from htaf.transform.convert.finding import Found, Site, arguments, find, left_smooth
 from htaf.transform.convert.functional_sites import Model
+from htaf.transform.convert.modes import evaluating
 from htaf.transform.convert.widths import fit_widths, trained_step
 
 logger = logging.getLogger("htaf.transform.convert")
 
 
+def _mark_for_saving(module: nn.Module) -> None:
+    """See to it that `from_pretrained` does not read a folder of `save_pretrained` as the network of before.
+
+    In the config of transformers the name of the activation becomes "htaf", which no class of theirs takes; `htaf` in
+    it says what it was. Without such a name, as of diffusers, `save_pretrained` refuses.
+    """
+    config, known = getattr(module, "config", None), getattr(sys.modules.get("transformers.activations"), "ACT2FN", ())
+    if getattr(config, "htaf", None) is not None:
+        return
+    found = {k: v for k, v in getattr(config, "__dict__", {}).items() if "act" in k and type(v) is str and v in known}
+    for name in found:
+        setattr(config, name, "htaf")
+    if found:
+        config.htaf = found  # pyright: ignore[reportOptionalMemberAccess]
+    else:
+        module.__dict__["save_pretrained"] = _refuse_to_save
+
+
 def _refuse_to_save(*_: Any, **__: Any) -> None:
-    """In place of `save_pretrained`, whose folder says nothing of the steps: `from_pretrained` would leave them out."""
     raise ValueError(
         "expected a network with its own activations, got one with steps, which save_pretrained does not write: keep "
         "torch.save(net.state_dict(), file), and load it into htaf.replace of the same network"
@@ -128,8 +147,9 @@ def replace(
     factory: Callable[[], nn.Module] | None = None,
     *,
     where: Where | None = None,
+    keep: Where | None = None,
     example: Any = None,
-    levels: int = 1,
+    levels: int | Mapping[str, int] = 1,
     share: bool = False,
 ) -> Model:
     """Return a new model with other activations: steps to be trained, or what `factory` makes.
@@ -140,8 +160,10 @@ def replace(
     stays as it is. In a process group every process calls it, and all take the numbers of the first.
 
     What is no activation between layers stays, and `conversion` says why: outputs, gates that multiply, soft caps, time
-    steps, scores, written-out formulas (see `sites`). `where` takes them in. Without an example only the last module of
-    a sequence is known to be an output.
+    steps, scores, written-out formulas (see `sites`). `where` takes them in, and `keep` leaves others as they are: of
+    what `where` chooses all becomes steps but what `keep` chooses. `keep="first"` leaves every activation that no other
+    one comes before; the layer behind it then reads real numbers. Without an example only the last module of a sequence
+    is known to be an output.
 
     One call of `factory` per site. A site that runs several times, or one module at several paths, stays one module.
     Functional calls are replaced when an `example` is given: the new modules become children (`relu_0`, ...) of the
@@ -162,10 +184,14 @@ def replace(
         factory: makes a module that is put in as it is, such as `HTAF` or `partial(HTAF, 1.0, 22.0)`; None: as above.
         where: which sites; None for those between layers, "*" for all. A module class (or a tuple of classes), a path
             or a glob over paths ("layer1.*", "*.act"; a functional call is "block.relu_0"), a predicate on `Site`, or a
-            list of these, of which any may match. For kinds: `lambda site: site.kind == "relu"`.
+            list of these, of which any may match. For kinds: `lambda site: site.kind == "relu"`. "first" is those that
+            no other activation comes before in the example (`Site.first`).
+        keep: which of these stay activations, in the same words.
         example: as for `sites`. It also finds callers that ignore what an in-place activation returns. Without a
-            factory the widths come from it: give some hundred rows of the training part.
-        levels: of the steps, without a factory: 2 gives the values 0, 1 / 2 and 1.
+            factory the widths come from it: give some hundred rows of the training part. Layers that wait for their
+            first input (`nn.LazyLinear`) get their parameters from it.
+        levels: of the steps, without a factory: 2 gives the values 0, 1 / 2 and 1. Or a mapping from paths or globs to
+            them, {"layer1.*": 2}; all others have one.
         share: the new model holds the same parameter and buffer tensors, for evaluation while the first one trains.
 
     Returns:
@@ -174,10 +200,10 @@ def replace(
         activation functions and was not looked at: without an `example`, or because the example does not run it.
 
     Raises:
-        ValueError: no site matched, or a loop over weights, which no module tells apart, went through fewer of them in
-            some forwards of the example; neither factory nor example, both a factory and levels, or pre-activations of
-            the example that are not finite.
-        TypeError: `factory` made something that is no module, or `where` cannot be read.
+        ValueError: no site matched `where`, `keep` or a path of `levels`; a loop over weights, which no module tells
+            apart, went through fewer of them in some forwards of the example; neither factory nor example, both a
+            factory and levels, or pre-activations of the example that are not finite.
+        TypeError: `factory` made something that is no module, or `where` or `keep` cannot be read.
 
     Example:
         >>> model = replace(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1), nn.Sigmoid()), HTAF)
@@ -191,26 +217,29 @@ def replace(
             "expected example=, some hundred rows of inputs from which every step takes its width, or a factory such "
             "as lambda: HTAF(2, 11), got neither"
         )
+    by_path = isinstance(levels, Mapping)
     if factory is not None and levels != 1:
         raise ValueError(f"levels are of the steps put in without a factory: give {levels} to what factory makes")
-    make = partial(trained_step, levels) if factory is None else factory
-    if isinstance(make, nn.Module) or not callable(make):
-        shown = type(make).__name__
+    if factory is not None and (isinstance(factory, nn.Module) or not callable(factory)):
+        shown = type(factory).__name__
         raise TypeError(f"factory must be a function that makes a module, such as lambda: HTAF(2, 11), got a {shown}")
-    found = find(model, None if example is None else arguments(example))
-    chosen = [site for site in found.sites if (site.stays is None if where is None else _matches(where, site))]
-    if not chosen:
-        raise ValueError(_nothing(model, where, found))
+    if example is not None:
+        example = arguments(example)
+        model = _with_parameters(model, example)
+    found = find(model, example)
+    chosen, left = _parted(model, found, where, keep)
+    if unknown := [path for path in levels if not any(_matches(path, site) for site in chosen)] if by_path else []:
+        raise ValueError(f"expected levels= by paths of {', '.join(site.name for site in chosen)}, got {unknown[0]!r}")
     new: nn.Module = functional.duplicate(model, parameters=share, buffers=share)
     modules: dict[str, nn.Module] = dict(new.named_modules(remove_duplicate=False))
-    made = [_placed(make(), new) for _ in chosen]
+    made = [_placed(factory() if factory else trained_step(_levels_of(site, levels)), new) for site in chosen]
     calls: dict[str, dict[int, tuple[str, int | str, nn.Module]]] = {}
     for site, module in zip(chosen, made, strict=True):
         if site.functional:
             module.train(modules[site.path].training)
             calls.setdefault(site.path, {})[site.index] = site.kind, site.source, module
         else:
-            new = _put(new, modules, site, module)
+            new = put(new, modules, site, module)
     for path, stand_ins in calls.items():
         order = found.forwards[path]
         if unclear := order.unclear & stand_ins.keys():
@@ -223,10 +252,9 @@ def replace(
             modules[layer].__dict__.setdefault("_htaf_layer", layer)
     _settle(new, set(map(id, made)), modules, found.callees)
     fitted = [step for step in made if isinstance(step, StraightThrough)] if factory is None else []
-    steps = fit_widths(new, fitted, example) if fitted else ()
+    steps = fit_widths(new, fitted, example) if fitted and example is not None else ()
     if not share:
         _follow(model, new)
-    left = tuple(site for site in found.sites if site not in chosen)
     if found.unseen:
         where_left = ", ".join(hint.partition(": ")[0] for hint in found.unseen[:3])
         more = f" and {len(found.unseen) - 3} more" if len(found.unseen) > 3 else ""
@@ -239,7 +267,7 @@ def replace(
         warnings.warn(f"{text} {', '.join(unsure[:3])}{more} became steps", stacklevel=2)
     for module in new.modules() if any(isinstance(step, SmoothStep) for step in made) else ():
         if hasattr(module, "save_pretrained"):  # of transformers and diffusers
-            module.__dict__["save_pretrained"] = _refuse_to_save
+            _mark_for_saving(module)
     replaced = tuple(dataclasses.replace(site, stays=None) for site in chosen)
     account = Conversion(replaced, left, found.hints, found.beyond, found.unseen, steps)
     return cast(Model, with_account(new, account))
@@ -286,7 +314,7 @@ def harden(model: Model, *, where: Where | None = None, share: bool = False) -> 
     new: nn.Module = functional.duplicate(model, parameters=share, buffers=share)
     modules: dict[str, nn.Module] = dict(new.named_modules(remove_duplicate=False))
     for site in chosen:
-        new = _put(new, modules, site, _exact(modules[site.path], site.path))
+        new = put(new, modules, site, _exact(modules[site.path], site.path))
     left = tuple(site for site in found.sites if site not in chosen)
     hints, unseen = _not_looked_at(model, found)
     account = Conversion(tuple(chosen), left, hints, (*found.beyond, *beyond), unseen)
@@ -345,7 +373,8 @@ def _matches(where: Where | None, site: Site) -> bool:
     if where is None:
         return True
     if isinstance(where, str):
-        return any(name == where or fnmatchcase(name, where) for name in (site.name, site.path, *site.aliases))
+        names = (site.name, site.path, *site.aliases)
+        return (where == "first" and site.first) or any(name == where or fnmatchcase(name, where) for name in names)
     if isinstance(where, type):
         return site.module_type is not None and issubclass(site.module_type, where)
     if isinstance(where, (list, tuple)):
@@ -357,8 +386,39 @@ def _matches(where: Where | None, site: Site) -> bool:
     )
 
 
-def _nothing(model: nn.Module, where: Where | None, found: Found) -> str:
+def _parted(
+    model: nn.Module, found: Found, where: Where | None, keep: Where | None
+) -> tuple[list[Site], tuple[Site, ...]]:
+    """The sites that are to be replaced, and the others, of which those that `keep` chose say so."""
+    candidates = [site for site in found.sites if (site.stays is None if where is None else _matches(where, site))]
+    kept = {site: dataclasses.replace(site, stays="kept") for site in candidates if keep and _matches(keep, site)}
+    chosen = [site for site in candidates if site not in kept]
+    if not chosen or (keep and not kept):
+        raise ValueError(_nothing(model, where, keep if candidates else None, found))
+    return chosen, tuple(kept.get(site, site) for site in found.sites if site not in chosen)
+
+
+def _levels_of(site: Site, levels: int | Mapping[str, int]) -> int:
+    if not isinstance(levels, Mapping):
+        return levels
+    return next((count for where, count in levels.items() if _matches(where, site)), 1)
+
+
+def _with_parameters(model: Model, example: tuple[tuple[Any, ...], dict[str, Any]]) -> Model:
+    """The model; a copy that ran the example where layers wait for it to know their sizes."""
+    if not any(isinstance(held, UninitializedParameter) for held in model.parameters()):
+        return model
+    model = functional.duplicate(model)
+    with evaluating(model):
+        model(*example[0], **example[1])
+    return model
+
+
+def _nothing(model: nn.Module, where: Where | None, keep: Where | None, found: Found) -> str:
     text = f"expected an activation to replace in {type(model).__name__}"
+    if keep:
+        text += f", and one that keep={keep!r} leaves as it is"
+        text += " (which only an example= tells)" * (keep == "first" and not found.forwards)
     text += f" where {where!r}" if where is not None else ""
     if not found.sites:
         text += ", got none: it has no activation site"
@@ -380,7 +440,7 @@ def _placed(module: object, model: nn.Module) -> nn.Module:
     return module.to(devices.pop()) if len(devices) == 1 else module
 
 
-def _put(model: nn.Module, modules: dict[str, nn.Module], site: Site, new: nn.Module) -> nn.Module:
+def put(model: nn.Module, modules: dict[str, nn.Module], site: Site, new: nn.Module) -> nn.Module:
     """Put a module at every path of a site; returns the model, which is the new module when it was the site itself."""
     old = modules.get(site.path)  # None: a function kept in an attribute
     if old is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,9 +16,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from htaf.core import surrogates
 from htaf.core.activations import StraightThrough
 from htaf.core.functional import spacing_of
-from htaf.transform.convert.finding import arguments
+from htaf.transform.convert.finding import rows_of
 from htaf.transform.convert.modes import evaluating, first_of, hooked
 
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # of a forward, by place and by name
 _SPREAD = 3.0  # of the scales of one step beyond which its width fits some of its calls badly
 _LEAST = 1.0  # weights that are drawn as PyTorch does give less at first, and grow by then
 _FLOOR = 0.05  # of the pre-activations: so many at the least value are zeros of another step
@@ -41,7 +43,7 @@ def fit_step(step: StraightThrough, x: Tensor) -> None:
         step.spacing, step.fitted = spacing_of(step.levels) * spread, step.fitted | {"spacing"}
 
 
-def fit_widths(model: nn.Module, steps: Sequence[StraightThrough], example: Any) -> tuple[str, ...]:
+def fit_widths(model: nn.Module, steps: Sequence[StraightThrough], example: Arguments) -> tuple[str, ...]:
     """Give each step its width by `fit_step`, and a threshold where it would give one value; changed in place.
 
     A step whose pre-activations of the example are all >= 0, or all < 0, gives one value and passes nothing on. Its
@@ -50,7 +52,7 @@ def fit_widths(model: nn.Module, steps: Sequence[StraightThrough], example: Any)
 
     In eval mode with batch norms on the statistics of the batch, which keep theirs (of one value a channel, on their
     own). Of a step that runs several times the widest call decides; one that does not run keeps its width. In a process
-    group all take what the first process found, as each has an example of its own.
+    group all take what the first process found, as each has an example of its own. A warning tells of a single row.
 
     Returns:
         Which steps have a threshold, and which give one value all the same, in words.
@@ -58,6 +60,10 @@ def fit_widths(model: nn.Module, steps: Sequence[StraightThrough], example: Any)
     Raises:
         ValueError: pre-activations that are not finite.
     """
+    if rows_of(example) == 1:
+        warnings.warn(
+            "expected an example of some hundred rows, from which steps take their widths, got one", stacklevel=4
+        )
     names = {module: name or "the model" for name, module in model.named_modules()}
     scales: dict[StraightThrough, list[float]] = {}  # of every call
     constant: set[StraightThrough] = set()
@@ -102,22 +108,28 @@ def fit_widths(model: nn.Module, steps: Sequence[StraightThrough], example: Any)
 
 
 def of_first_process(value: Any) -> Any:
-    """What the first process of a group has for this value, where a group runs; all of them must call."""
+    """What the first process of a group has for this value, where a group runs; all of them must call. A warning tells
+    of a group that is to be and is not there yet."""
     if not (distributed.is_available() and distributed.is_initialized()):
+        if (size := os.environ.get("WORLD_SIZE", "1")) != "1":
+            text = (
+                f"this is one of {size} processes, whose group is not there yet: every one takes the widths of its own"
+            )
+            warnings.warn(f"{text} example. Give all the same, or replace after init_process_group", stacklevel=4)
         return value
     held = [value]
     distributed.broadcast_object_list(held)
     return held[0]
 
 
-def _run(model: nn.Module, steps: Sequence[nn.Module], example: Any, look: Callable[..., None]) -> None:
+def _run(model: nn.Module, steps: Sequence[nn.Module], example: Arguments, look: Callable[..., None]) -> None:
     """Run the example with `look` in front of every step; buffers are as they were afterwards."""
 
     def on_batch(norm: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
         x = first_of(args, kwargs)
         norm.training = x.numel() > x.shape[1]
 
-    args, kwargs = arguments(example)
+    args, kwargs = example
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     handles = [
         *(step.register_forward_pre_hook(look, with_kwargs=True) for step in steps),

@@ -6,30 +6,31 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
 from htaf._ground.errors import first_line
 from htaf.core.activations import Heaviside, StraightThrough
 from htaf.core.contract import SmoothStep
 from htaf.transform.convert import harden
+from htaf.transform.convert.finding import inputs_of
 from htaf.transform.convert.functional_sites import Model, duplicate
 from htaf.transform.convert.modes import evaluating, first_of, hooked
 from htaf.transform.hardening.heads import refit_head
+from htaf.transform.hardening.judging import Judge, Loss, judge_by
 from htaf.transform.hardening.layerwise import repair
 from htaf.transform.hardening.report import (
     OF_MEASURE,
     Batches,
+    InTime,
     Measure,
     Report,
     call,
     expect_batches,
-    inputs_of,
     measured_by,
 )
 from htaf.transform.hardening.watching import is_norm
@@ -61,6 +62,12 @@ class TriedStep:
         change = f"{self.before:.5g} -> {self.after:.5g}, {self.seconds:.1f} s"
         return f"{self.name}: {'kept' if self.kept else 'not kept'}: {change}"
 
+    def shown_by(self, judge: Judge) -> TriedStep:
+        """The same with measures of their own sign."""
+        return replace(
+            self, before=judge.shown(self.before), after=None if self.after is None else judge.shown(self.after)
+        )
+
     def of_loss(self) -> str:
         """In words, where the measure is the loss on the validation part of a run."""
         if self.left_out:
@@ -80,7 +87,8 @@ class TriedStep:
 class Finish:
     """What `finish` did: the measure of the network as it was trained, hardened, and at the end, and every step.
 
-    notes: what makes the measure doubtful.
+    name: what the measure is. noise: by how much it differs from call to call. reference: that of the network to
+    compare with. seconds: wall time of everything. notes: what makes the measure doubtful, and what to try next.
     """
 
     trained: float
@@ -88,100 +96,149 @@ class Finish:
     measure: float
     steps: tuple[TriedStep, ...]
     notes: tuple[str, ...] = ()
+    name: str = "measure"
+    noise: float = 0.0
+    reference: float | None = None
+    seconds: float = 0.0
 
     def __str__(self) -> str:
-        first = f"measure: trained {self.trained:.5g}, hardened {self.hardened:.5g}, finished {self.measure:.5g}"
+        first = f"{self.name}: trained {self.trained:.5g}, hardened {self.hardened:.5g}, finished {self.measure:.5g}"
+        first += "" if self.reference is None else f", reference {self.reference:.5g}"
+        first += f", {self.seconds:.1f} s"
         return "\n".join([first, *(f"  {step}" for step in self.steps), *(f"  note: {note}" for note in self.notes)])
 
 
-def finish(model: Model, batches: Batches, measure: Measure) -> tuple[Model, Finish]:
+def finish(
+    model: Model,
+    batches: Batches,
+    *,
+    valid: Any = None,
+    loss: Loss | None = None,
+    measure: Measure | None = None,
+    higher: bool | None = None,
+    reference: nn.Module | None = None,
+    seconds: float | None = None,
+) -> tuple[Model, Finish]:
     """Harden a trained network, then fit its norms, layers and head to the bits, each where that is better.
 
     In turn `recalibrate`, `repair`, `recalibrate` and `refit_head`, every one on what was kept before. `recalibrate` is
     for norms behind a step, the second time where `repair` was kept; `repair` for steps that gave values between 0 and
     1 to the end; `refit_head` for batches with targets.
 
+    Give `valid`, whose loss decides, or a `measure`. Not test data: they choose.
+
     Args:
         model: with smooth steps, trained; not changed.
         batches: of the training part, not augmented: (inputs, targets), or inputs alone; a list or a `DataLoader`.
-        measure: of a network, on held-out data; lower is better: a loss, or minus an accuracy, a return, ... . It is
-            called with networks in eval mode and without gradients. Not on test data: it chooses. A warning says where
-            it prefers outputs that were given to other rows, as an accuracy without its minus does, and where two
-            calls on one network differ.
+        valid: held-out (inputs, targets), or batches of these.
+        loss: of outputs and targets of `valid`. None: the cross-entropy of class codes and of targets that are 0 and 1,
+            the squared error of other floats.
+        measure: of a network, a number; it is called with networks in eval mode and without gradients. Where two calls
+            on one network differ, nothing is kept that is not better by more than calls differ, and a warning says so.
+        higher: whether a higher measure is better: True of an accuracy, an IoU, a return, False of an error.
+        reference: a network to compare with, such as the same one trained with ReLU.
+        seconds: that all may take, about: what is not done by then is left out, and the longest step ends early.
 
     Returns:
         The exact network in eval mode, of the type of `model`, and what was tried, with the measures; print it.
 
     Raises:
-        ValueError: the model holds no smooth step, it cannot take the batches, or the measure of the exact network is
-            not a finite number.
-        TypeError: batches can be gone through only once, or are a single pair; the measure is no number.
+        ValueError: the model holds no smooth step, it cannot take the batches, the usual loss does not fit its outputs,
+            or the measure of the exact network is not a finite number.
+        TypeError: batches can be gone through only once, or are a single pair; neither or both of `valid` and
+            `measure`, a measure without `higher`, or one that is no number.
 
-    Example: exact, report = finish(net, [(x, y)], lambda net: cross_entropy(net(held), wanted))
+    Example: exact, report = finish(net, [(x, y)], valid=(held, wanted))
     """
+    begin = time.perf_counter()
+    if seconds is not None and not seconds > 0:
+        raise ValueError(f"expected seconds > 0, or None, got {seconds}")
     first = expect_batches(batches)
     exact = harden(model).eval()
-    wanted = "expected batches (inputs, targets), targets a tensor, and several inputs a tuple, ((a, b), targets)"
-    with evaluating(exact):
-        try:
-            normed = norms_behind_steps(exact, inputs_of(first))
-        except (TypeError, AttributeError) as error:
-            raise ValueError(f"{wanted}, got {_shown(first)}, which the model cannot take: {error}") from error
-    trained, hardened = measured_by(measure, model), measured_by(measure, exact)
+    try:
+        normed = _has_norms_behind_steps(exact, first)
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"{_WANTED}, got {_shown(first)}, which the model cannot take: {error}") from error
+    judge = judge_by(exact, valid, loss, measure, higher)
+    trained, hardened = judge(model), judge(exact)
     if not math.isfinite(hardened):
-        raise ValueError(f"expected a measure that is finite for the exact network, got {hardened}")
-    doubts = _doubts(measure, exact, hardened)
-    for doubt in doubts:
-        warnings.warn(doubt, stacklevel=2)
-    smooth = any(isinstance(m, SmoothStep) and not isinstance(m, StraightThrough) for m in model.modules())
-    targets = isinstance(first, (tuple, list)) and len(first) == 2 and isinstance(first[1], Tensor)
+        raise ValueError(f"expected a measure that is finite for the exact network, got {judge.shown(hardened)}")
+    noise = judge.noise(exact, hardened)
+    until = None if seconds is None else begin + seconds
     taken: list[TriedStep] = []
-
-    def steps() -> Iterator[tuple[str, Make]]:
-        norms = "recalibrate", partial(recalibrate, batches=batches)
-        if normed:
-            yield norms
-        if smooth:
-            yield "repair", partial(repair, smooth=model, batches=batches)
-        if normed and smooth and taken[-1].kept:
-            yield norms
-        if targets:
-            yield "refit_head", partial(refit_head, batches=batches, measure=measure)
-
-    net, _ = kept_where_better(exact, steps(), measure, taken.append, before=hardened)
-    last = next((one.after for one in reversed(taken) if one.kept), hardened)
-    assert last is not None
-    if not targets:
-        taken.append(TriedStep("refit_head", 0.0, last, left_out=f"{wanted}, got {_shown(first)}"))
-    return cast(Model, net), Finish(trained, hardened, last, tuple(taken), doubts)
+    steps = _steps(model, batches, judge, taken, normed=normed, targets=_has_targets(first), until=until)
+    net, _ = kept_where_better(exact, steps, judge, taken.append, before=hardened, noise=noise, until=until)
+    last = next((one.after for one in reversed(taken) if one.kept and one.after is not None), hardened)
+    if not _has_targets(first):
+        taken.append(TriedStep("refit_head", 0.0, last, left_out=f"{_WANTED}, got {_shown(first)}"))
+    compared = None if reference is None else judge(reference)
+    notes = (*_doubts(noise, hardened), *_hints(last, {"trained": trained, "reference": compared}, noise))
+    for doubt in _doubts(noise, hardened):
+        warnings.warn(doubt, stacklevel=2)
+    shown = [judge.shown(value) for value in (trained, hardened, last)]
+    tried = tuple(one.shown_by(judge) for one in taken)
+    compared = None if compared is None else judge.shown(compared)
+    spent = time.perf_counter() - begin
+    return cast(Model, net), Finish(shown[0], shown[1], shown[2], tried, notes, judge.name, noise, compared, spent)
 
 
-_CLEARLY = 0.05  # of the measure: so much better must rows be that were mixed up
+def _steps(
+    model: nn.Module,
+    batches: Batches,
+    judge: Judge,
+    taken: list[TriedStep],
+    *,
+    normed: bool,
+    targets: bool,
+    until: float | None,
+) -> Iterator[tuple[str, Make]]:
+    """What is tried in turn; `taken` holds what was. In the time that is left."""
+    smooth = any(isinstance(m, SmoothStep) and not isinstance(m, StraightThrough) for m in model.modules())
+    some = batches if until is None else InTime(batches, until)
+    norms = "recalibrate", partial(recalibrate, batches=some)
+    if normed:
+        yield norms
+    if smooth:
+        yield "repair", partial(repair, smooth=model, batches=some)
+    if normed and smooth and taken[-1].kept:
+        yield norms
+    if targets:
+        left = None if until is None else until - time.perf_counter()
+        yield "refit_head", partial(refit_head, batches=batches, measure=judge, seconds=left)
 
 
-def _doubts(measure: Measure, exact: nn.Module, found: float) -> tuple[str, ...]:
-    """What speaks against a measure of the exact network, found at its first call."""
-    if (again := measured_by(measure, exact)) != found:
-        return (
-            f"the measure of one network is {found:.6g} at one call and {again:.6g} at the next: what is kept is "
-            "partly chance; fix its seed, or measure on more rows",
-        )
+_WANTED = "expected batches (inputs, targets), targets a tensor, and several inputs a tuple, ((a, b), targets)"
+_ROUNDING = 1e-6  # of a measure: what sums in another order may change
+_FAR = 0.05  # of the measure of another network, or of its distance to 1: so much worse is far
 
-    def mixed(rows: int, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        return tree_map_only(Tensor, lambda value: value.roll(rows, 0) if value.ndim else value, output)
 
-    of_mixed = found
-    for rows in (1, 2, 3):  # once may be chance
-        with hooked([exact.register_forward_hook(partial(mixed, rows))]):
-            try:
-                of_mixed = measured_by(measure, exact)
-            except Exception:  # of a measure that looks at more than outputs
-                return ()
-        if not of_mixed < found - _CLEARLY * abs(found):
-            return ()
+def _has_targets(batch: Any) -> bool:
+    return isinstance(batch, (tuple, list)) and len(batch) == 2 and isinstance(batch[1], Tensor)
+
+
+def _has_norms_behind_steps(exact: nn.Module, first: Any) -> bool:
+    with evaluating(exact):
+        return bool(norms_behind_steps(exact, inputs_of(first)))
+
+
+def _doubts(noise: float, found: float) -> tuple[str, ...]:
+    """What speaks against a measure."""
+    if noise <= _ROUNDING * abs(found):
+        return ()
     return (
-        f"the measure is {found:.6g}, and {of_mixed:.6g} where each row has the output of another: lower is better "
-        "here, so a score such as an accuracy needs a minus",
+        f"the measure of one network differs by {noise:.3g} from call to call: no step is kept that is not better by "
+        "more; fix its seed, or measure on more rows",
+    )
+
+
+def _hints(found: float, others: Mapping[str, float | None], noise: float) -> tuple[str, ...]:
+    """What to try where the exact network is far behind others; measures are lower where better."""
+    far = [name for name, other in others.items() if other is not None and found - other > noise + _FAR * abs(other)]
+    if not far:
+        return ()
+    return (
+        f"far behind the {' and the '.join(far)} network: htaf.replace(..., keep='first') often wins most of it back; "
+        "htaf.sensitivity(net, batches, ...) tells which steps cost most in this one",
     )
 
 
@@ -200,6 +257,8 @@ def kept_where_better(
     after_step: Callable[[TriedStep], None] = lambda step: None,
     *,
     before: float | None = None,
+    noise: float = 0.0,
+    until: float | None = None,
 ) -> tuple[nn.Module, list[TriedStep]]:
     """The network after those steps that lower a measure, each taken on what was kept before, and what was tried.
 
@@ -207,6 +266,8 @@ def kept_where_better(
         steps: name -> what makes another network and a report of a network.
         after_step: called after every step.
         before: the measure of `net`, where it is known.
+        noise: by how much a measure must be lower, more than this.
+        until: of `time.perf_counter`; what is not begun by then is left out.
 
     Raises:
         What the measure raises; errors of a step itself leave this step out.
@@ -215,6 +276,8 @@ def kept_where_better(
     for name, make in steps:
         begin = time.perf_counter()
         try:
+            if until is not None and begin >= until:
+                raise ValueError("no time was left")
             made, report = make(net)
         except STEP_ERRORS as error:  # such as a head that cannot be refitted
             if getattr(error, OF_MEASURE, False):
@@ -222,7 +285,7 @@ def kept_where_better(
             taken.append(TriedStep(name, time.perf_counter() - begin, best, left_out=first_line(error)))
         else:
             after = measured_by(measure, made)
-            better = after < best and not _is_same(net, made)  # a measure that is partly chance may lower itself
+            better = after < best - noise and not _is_same(net, made)
             taken.append(TriedStep(name, time.perf_counter() - begin, best, after, better, report))
             net, best = (made, after) if better else (net, best)
         after_step(taken[-1])

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from htaf.transform.convert.finding import rows_of
 from htaf.transform.convert.flow import tensors_of
 from htaf.transform.convert.functional_sites import Model, duplicate
 from htaf.transform.convert.modes import evaluating, hooked
@@ -20,12 +21,15 @@ from htaf.transform.hardening.linear import LinearFit, Weights
 from htaf.transform.hardening.report import (
     FITTED,
     Batches,
+    InTime,
     LayerReport,
     Measure,
     Report,
+    batch_count,
     call,
     expect_batches,
     few_rows,
+    is_binary,
     is_regression,
     measured_by,
     not_its_own,
@@ -41,7 +45,7 @@ ENDS: dict[str, Callable[[Tensor], Tensor]] = {  # what a model may make of its 
     "softmax": partial(torch.softmax, dim=-1),
     "log_softmax": partial(torch.log_softmax, dim=-1),
 }
-STEPS = 200  # of L-BFGS, at most
+ROWS, MOST = 8192, 40  # rows of pixels or vectors: so many at least, and so many for each weight of an output
 HELD = 5  # without validation batches every fifth row chooses the strength
 
 
@@ -53,6 +57,7 @@ def refit_head(
     measure: Measure | None = None,
     strengths: Sequence[float] = STRENGTHS,
     weights: tuple[Tensor, Tensor] | None = None,
+    seconds: float | None = None,
 ) -> tuple[Model, Report]:
     """Fit the last linear layer of a hardened network anew: ridge (numbers) or multinomial logistic (classes).
 
@@ -78,6 +83,8 @@ def refit_head(
         measure: decides in place of validation: of a network on held-out data, lower is better, see `finish`.
         strengths: >= 0; of a sum of squares of weights of standardised inputs.
         weights: [rows] > 0 each, how much the rows of batches and those of validation count, in order.
+        seconds: that it may take: what was tried by then decides. Where a row is a pixel or has several numbers as its
+            target, 8,192 rows, or 40 for each weight of an output, are enough: of more a sample is taken.
 
     Returns:
         The new model in eval mode, and the report. With fewer rows than inputs its notes say so.
@@ -100,7 +107,9 @@ def refit_head(
     net = duplicate(model)
     with evaluating(net):
         head = _Head(net, first)
-        h, y, rest = head.gathered(batches)
+        until = None if seconds is None else begin + seconds
+        batches = batches if seconds is None else InTime(batches, begin + seconds / 2)
+        h, y, rest = head.gathered(batches, sampled=weights is None)
         known: Any = slice(None)
         seen, (of, of_seen) = (h, y, rest), weights or (None, None)
         if validation is not None:
@@ -119,17 +128,21 @@ def refit_head(
             return measured_by(measure, net)
 
         biased, sigmoid = head.layer.bias is not None, head.sigmoid
-        fit = LinearFit(h[known], y[known], rest[known], biased, of)
+        fit = LinearFit(h[known], y[known], rest[known], biased, of, until)
         before = head.weights()
         best, kept = judged(before), before
         chosen: tuple[float, str, Weights] | None = None
-        for each in dict.fromkeys((head.sigmoid, head.sigmoid or (measure is not None and _is_binary(y)))):
+        tried = 0
+        for each in dict.fromkeys((head.sigmoid, head.sigmoid or (measure is not None and is_binary(y)))):
             for centre, start in (
                 ("the change of the weights", before),
                 ("the weights", (torch.zeros_like(before[0]), before[1])),
             ):
                 now = before
                 for strength in sorted(strengths, reverse=True):
+                    if until is not None and tried and time.perf_counter() >= until:
+                        break
+                    tried += 1
                     now = fit(now, start, strength, each)
                     if (loss := judged(now)) < best:
                         best, kept, chosen, sigmoid = loss, now, (strength, centre, start), each
@@ -246,9 +259,15 @@ class _Head:
         h = wide(h)
         return not_plain(self.layer, h @ weight_of(self.layer).flatten(1).to(h).T, output)
 
-    def gathered(self, batches: Batches) -> tuple[Float[Tensor, "n features"], Tensor, Tensor]:
+    def gathered(
+        self, batches: Batches, *, sampled: bool = False
+    ) -> tuple[Float[Tensor, "n features"], Tensor, Tensor]:
         """What the layer reads, the targets: float [n, outputs], or class codes [n] of more than one output; and what
-        the model adds to the layer's outputs: [n, outputs], or zeros [n, 1]."""
+        the model adds to the layer's outputs: [n, outputs], or zeros [n, 1].
+
+        sampled: of pixels, and of vectors of targets, no more rows than are enough.
+        """
+        enough = max(ROWS, MOST * self.layer.weight[0].numel()) // batch_count(batches) + 1 if sampled else None
         inputs: list[Tensor] = []
         hs, ys, rests, outputs = [], [], [], len(self.layer.weight)
         with self.layer.register_forward_hook(lambda module, args, output: inputs.append(args[0].clone())):
@@ -270,9 +289,13 @@ class _Head:
                         f"int64 class codes, got {y.dtype} of shape {tuple(y.shape)}"
                     )
                 y = y.reshape(len(h), -1) if is_regression(y) else y.reshape(-1).long()
-                known = slice(None) if is_regression(y) else y >= 0
+                known: Any = slice(None) if is_regression(y) else y >= 0
                 if len(y) != len(h):
                     raise ValueError(f"expected a class code for each of {len(h)} rows of the output, got {len(y)}")
+                if enough is not None and len(h) > enough and (y.ndim > 1 < y.shape[1] or len(h) != rows_of(x)):
+                    some = torch.zeros(len(h), dtype=torch.bool)
+                    some[torch.randperm(len(h), generator=torch.Generator().manual_seed(len(hs)))[:enough]] = True
+                    known = some.to(h.device) if is_regression(y) else known & some.to(h.device)
                 hs.append(wide(h[known]))
                 ys.append(y[known])
                 added = torch.zeros_like(h[:, :1]) if rest is None else rest.reshape(len(h), -1)
@@ -338,14 +361,9 @@ def _losses(
     return {"loss": mean(loss), "accuracy": mean(hits)}
 
 
-def _is_binary(y: Tensor) -> bool:
-    """Whether targets are 0 and 1 in floats."""
-    return is_regression(y) and bool(((y == 0) | (y == 1)).all())
-
-
 def _one_hot(y: Tensor) -> bool:
     """Whether float targets [n, outputs] are rows of one 1 and zeros, in two places or more."""
-    return _is_binary(y) and y.shape[1] > 1 and bool((y.sum(1) == 1).all() and (y != y[0]).any())
+    return is_binary(y) and y.shape[1] > 1 and bool((y.sum(1) == 1).all() and (y != y[0]).any())
 
 
 def _linear(module: nn.Module) -> bool:

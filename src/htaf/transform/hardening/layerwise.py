@@ -13,18 +13,19 @@ from torch import Tensor, nn
 
 from htaf.core.activations import Heaviside
 from htaf.core.contract import looks_smooth
+from htaf.transform.convert.finding import inputs_of
 from htaf.transform.convert.functional_sites import Model, duplicate
 from htaf.transform.convert.modes import evaluating
 from htaf.transform.grid import weight_of
 from htaf.transform.hardening.report import (
     BINARY_WEIGHTS,
     Batches,
+    InTime,
     LayerReport,
     Report,
     batch_count,
     expect_batches,
     few_rows,
-    inputs_of,
     not_its_own,
     not_plain,
     wide,
@@ -94,6 +95,9 @@ def repair(
         for unit in units:
             if unit.name in taken or unit.name in equal:
                 continue
+            if isinstance(batches, InTime) and batches.over():
+                notes.append(f"no time was left for {unit.name} and what is behind it")
+                break
             found = repairer.layer(unit, notes) if unit.is_layer else repairer.norm(unit)
             if found is not None:
                 done.append(found)

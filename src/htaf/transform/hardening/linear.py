@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from htaf.transform.hardening.report import is_regression
 
 STEPS = 200  # of L-BFGS or of an elastic net, at most
+AT_ONCE = 20  # of L-BFGS between two looks at the time
 COLUMNS = 64  # of which means are taken at once
 DOUBLE = 1 << 26  # numbers that are kept as doubles; more as they are
 MIX = 0.99  # share of the L1 penalty in an elastic net
@@ -37,6 +39,7 @@ class LinearFit:
         rest: what is added to the outputs whatever the weights are.
         biased: without a bias inputs are scaled and not centred.
         rows: double [n] of mean 1, how much each row counts; None: all alike.
+        until: of `time.perf_counter`, when a logistic fit ends where it is; None: it goes on.
     """
 
     h: Tensor
@@ -44,6 +47,7 @@ class LinearFit:
     rest: Tensor = NOTHING
     biased: bool = True
     rows: Tensor | None = None
+    until: float | None = None
     _factors: dict[float, tuple[Tensor, Tensor | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -163,10 +167,15 @@ class LinearFit:
             both.grad = torch.cat([slope if kept is None else slope * kept, of_bias[:, None]], 1)
             return (value + strength / 2 * away.square().sum()).item()
 
-        torch.optim.LBFGS(
-            [both], max_iter=STEPS, history_size=10, tolerance_grad=1e-6, tolerance_change=1e-9,
+        steps = STEPS if self.until is None else AT_ONCE
+        optimizer = torch.optim.LBFGS(
+            [both], max_iter=steps, history_size=10, tolerance_grad=1e-6, tolerance_change=1e-9,
             line_search_fn="strong_wolfe",
-        ).step(loss)  # fmt: skip
+        )  # fmt: skip
+        for _ in range(STEPS // steps):
+            optimizer.step(loss)
+            if self.until is not None and time.perf_counter() >= self.until:
+                break
         return both.detach()[:, :-1], both.detach()[:, -1]
 
     def best(

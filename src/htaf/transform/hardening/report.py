@@ -12,7 +12,8 @@ turns tuples within an item into lists: for several arguments use mappings, or a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -96,7 +97,7 @@ def expect_batches(batches: Batches, validation: Batches | None = None) -> Any:
 def _first(batches: Batches, name: str) -> Any:
     if isinstance(batches, Tensor):
         raise TypeError(f"expected {name} as a list of batches, got a tensor of shape {tuple(batches.shape)}")
-    if _is_pair(batches):
+    if is_pair(batches):
         raise TypeError(
             f"expected {name} as a list of batches, got one pair (inputs, targets): give [(inputs, targets)]"
         )
@@ -107,7 +108,7 @@ def _first(batches: Batches, name: str) -> Any:
     raise ValueError(f"expected {name} with one batch or more, got none")
 
 
-def _is_pair(batches: Batches) -> bool:
+def is_pair(batches: Any) -> bool:
     """Whether this is one batch and no list of them. A list of two tensors may be two batches of inputs alone."""
     if not isinstance(batches, (tuple, list)) or len(batches) != 2 or not isinstance(batches[1], Tensor):
         return False
@@ -118,17 +119,31 @@ def _is_pair(batches: Batches) -> bool:
     return x.dtype != y.dtype or x.ndim != y.ndim or columns
 
 
+class InTime:
+    """Batches that end once `until` is over (of `time.perf_counter`), after the first one."""
+
+    def __init__(self, batches: Batches, until: float) -> None:
+        self.batches, self.until = batches, until
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, batch in enumerate(self.batches):
+            if number and self.over():
+                return
+            yield batch
+
+    def __len__(self) -> int:
+        return batch_count(self.batches)
+
+    def over(self) -> bool:
+        return time.perf_counter() >= self.until
+
+
 def batch_count(batches: Batches) -> int:
     """How many there are. Only lists and loaders are asked for their length: that of others may count rows."""
-    if isinstance(batches, (list, tuple, DataLoader)):
+    if isinstance(batches, (list, tuple, DataLoader, InTime)):
         with suppress(TypeError):  # a loader of a set without a length
             return len(batches)
     return sum(1 for _ in batches)
-
-
-def inputs_of(batch: Any) -> Any:
-    """The inputs of a batch: the first of a pair, else the batch."""
-    return batch[0] if isinstance(batch, (tuple, list)) and len(batch) == 2 else batch
 
 
 def pair_of(batch: Any) -> tuple[Any, Tensor]:
@@ -170,6 +185,11 @@ def few_rows(name: str, rows: int, inputs: int, near: str) -> tuple[str, ...]:
 def is_regression(y: Tensor) -> bool:
     """Whether targets are numbers, not class codes."""
     return y.is_floating_point()
+
+
+def is_binary(y: Tensor) -> bool:
+    """Whether targets are 0 and 1 in floats."""
+    return is_regression(y) and bool(((y == 0) | (y == 1)).all())
 
 
 OF_MEASURE = "_htaf_of_measure"  # an attribute of errors that a measure raised

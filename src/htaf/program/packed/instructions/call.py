@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, final
 
@@ -23,33 +23,12 @@ from htaf.program.packed.instructions.contract import (
     Values,
     items,
     mapping,
+    references,
 )
 from htaf.program.packed.planning import At, Ends, Planning
 
-
-def references(written: Any, key: str) -> Iterator[Any]:
-    """The values ("v") or tensors ("t") in arguments as `operators.encode` writes them."""
-    if isinstance(written, list):
-        for item in written:
-            yield from references(item, key)
-    elif isinstance(written, dict):
-        if key in written and len(written) == 1:
-            yield written[key]
-        else:
-            for item in written.values():
-                yield from references(item, key)
-
-
-def _values_in(written: Any) -> Iterator[Any]:
-    return references(written, "v")
-
-
-def _tensors_in(written: Any) -> Iterator[Any]:
-    return references(written, "t")
-
-
-Arguments = Annotated[list[Any], Field(items, reads=_values_in, tensors=_tensors_in)]
-Keywords = Annotated[dict[str, Any], Field(mapping, reads=_values_in, tensors=_tensors_in)]
+Arguments = Annotated[list[Any], Field(items, "arguments")]
+Keywords = Annotated[dict[str, Any], Field(mapping, "arguments")]
 
 
 @final
@@ -91,9 +70,6 @@ class Call(Instruction):
             return ready.layer.plan(planning)
         return _plan(self, planning)
 
-    def decided(self) -> None:
-        return None
-
 
 # ---- layers over floats that have a kernel ----
 
@@ -121,7 +97,7 @@ def _layer(call: Call, machine: Machine) -> _Layer | None:
 def _constants(call: Call, machine: Machine, weight_dimensions: int) -> tuple[int, Tensor, Tensor | None] | None:
     """The number of the input, weight and bias; None where they are no constants in float32."""
     source, weight, bias = [*call.args, None, None][:3]
-    values, found = list(_values_in(source)), _constant(weight, machine.tensors)
+    values, found = list(references(source, "v")), _constant(weight, machine.tensors)
     if source != {"v": values[0] if values else None} or found is None or len(call.reads) != 1:
         return None
     added = None if bias is None else _constant(bias, machine.tensors)

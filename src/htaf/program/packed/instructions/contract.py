@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from types import NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
@@ -45,39 +46,37 @@ if TYPE_CHECKING:
 LARGEST = 1 << 24  # of a size, a stride, a number of channels
 MOST = 100_000  # instructions of a program
 Check = Callable[[Any], Any]
-Names = Callable[[Any], Iterable[Any]]
 
 
-def nothing(content: Any) -> Iterable[Any]:
-    return ()
-
-
-def _itself(content: Any) -> Iterable[Any]:
-    return (content,)
+def references(written: Any, key: str) -> Iterator[Any]:
+    """The values ("v") or tensors ("t") in arguments as `operators.encode` writes them."""
+    if isinstance(written, list):
+        for item in written:
+            yield from references(item, key)
+    elif isinstance(written, dict):
+        if key in written and len(written) == 1:
+            yield written[key]
+        else:
+            for item in written.values():
+                yield from references(item, key)
 
 
 @dataclass(frozen=True)
 class Field:
     """One field of an instruction.
 
-    check: from what a file says to the field's content; raises PackedError.
-    reads, makes, tensors: from the content to the numbers of the values, and the names of the tensors, in it.
+    check: from what a file says to the field's content; raises PackedError. holds: the number of a value that the
+    instruction reads or makes, the name of one of its tensors, or arguments in which values and tensors stand.
     """
 
     check: Check
-    reads: Names = nothing
-    makes: Names = nothing
-    tensors: Names = nothing
+    holds: Literal["", "reads", "makes", "tensors", "arguments"] = ""
 
-    def or_none(self) -> Field:
-        """The same, or null."""
-        check, names = self.check, (self.reads, self.makes, self.tensors)
-        some = [nothing if find is nothing else _unless_none(find) for find in names]
-        return Field(lambda value: None if value is None else check(value), *some)
-
-
-def _unless_none(find: Names) -> Names:
-    return lambda content: () if content is None else find(content)
+    def found(self, what: str, content: Any) -> Iterable[Any]:
+        """What the content has of the values that are read or made, or of the tensors."""
+        if self.holds == "arguments":
+            return () if what == "makes" else references(content, "v" if what == "reads" else "t")
+        return () if content is None or self.holds != what else (content,)
 
 
 def field_of(hint: Any) -> Field:
@@ -88,7 +87,8 @@ def field_of(hint: Any) -> Field:
     if origin is Literal:
         return Field(choice(*parts))
     if origin in (Union, UnionType):
-        return field_of(next(part for part in parts if part is not NoneType)).or_none()
+        some = field_of(next(part for part in parts if part is not NoneType))
+        return replace(some, check=lambda value: None if value is None else some.check(value))
     return _PLAIN[hint]
 
 
@@ -110,16 +110,17 @@ def number(value: Any) -> float:
     return float(value)
 
 
-def flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise PackedError(f"expected true or false, got {value!r:.40}")
-    return value
+def of_type(kind: type, said: str) -> Check:
+    def check(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise PackedError(f"expected {said}, got {value!r:.40}")
+        return value
+
+    return check
 
 
-def text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise PackedError(f"expected a text, got {value!r:.40}")
-    return value
+flag, text = of_type(bool, "true or false"), of_type(str, "a text")
+items, mapping = of_type(list, "a list"), of_type(dict, "an object")
 
 
 def choice(*choices: str) -> Check:
@@ -142,26 +143,14 @@ def pair(least: int) -> Check:
     return check
 
 
-def items(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise PackedError(f"expected a list, got {value!r:.40}")
-    return value
-
-
-def mapping(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise PackedError(f"expected an object, got {value!r:.40}")
-    return value
-
-
 # ---- types ----
 
 _VALUE = integer(0, 10 * MOST)
 _PLAIN = {str: Field(text), bool: Field(flag), float: Field(number)}
 
-Read = Annotated[int, Field(_VALUE, reads=_itself)]  # the number of a value that an instruction takes
-Made = Annotated[int, Field(_VALUE, makes=_itself)]  # the number of one that it makes
-TensorName = Annotated[str, Field(text, tensors=_itself)]  # a tensor of the program
+Read = Annotated[int, Field(_VALUE, "reads")]  # the number of a value that an instruction takes
+Made = Annotated[int, Field(_VALUE, "makes")]  # the number of one that it makes
+TensorName = Annotated[str, Field(text, "tensors")]  # a tensor of the program
 Count = Annotated[int, Field(integer(1, LARGEST))]  # channels
 Axis = Annotated[int, Field(integer(0, 16))]  # a dimension
 Window = Annotated[tuple[int, int], Field(pair(1))]  # height and width
@@ -215,8 +204,8 @@ class Instruction(ABC):
     """One step of a packed program. A subclass is a frozen dataclass.
 
     It has an `opcode`, its name in files; a first field `name: str`, the node of the model that it computes; fields
-    with the types above, of which one at least is `Made`; and `sizes`, `prepare` and `decided`. What it reads, makes
-    and keeps in a file follows from the types of its fields.
+    with the types above, of which one at least is `Made`; `sizes` and `prepare`; and `decided` where it makes bits of
+    floats. What it reads, makes and keeps in a file follows from the types of its fields.
     """
 
     opcode: ClassVar[str]
@@ -228,20 +217,23 @@ class Instruction(ABC):
         hints = get_type_hints(cls, include_extras=True).items()
         cls.fields = {name: field_of(hint) for name, hint in hints if get_origin(hint) is not ClassVar}
 
-    @property
+    @cached_property
     def reads(self) -> tuple[int, ...]:
         """The values that it takes."""
-        return tuple(v for name, field in self.fields.items() for v in field.reads(getattr(self, name)))
+        return self._found("reads")
 
-    @property
+    @cached_property
     def makes(self) -> tuple[int, ...]:
         """The values that it makes, in order."""
-        return tuple(v for name, field in self.fields.items() for v in field.makes(getattr(self, name)))
+        return self._found("makes")
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[str, ...]:
         """The names of the program's tensors that it needs."""
-        return tuple(t for name, field in self.fields.items() for t in field.tensors(getattr(self, name)))
+        return self._found("tensors")
+
+    def _found(self, what: str) -> tuple[Any, ...]:
+        return tuple(v for name, field in self.fields.items() for v in field.found(what, getattr(self, name)))
 
     def to_json(self) -> dict[str, Any]:
         """Its opcode and fields, as a file has them."""
@@ -271,9 +263,9 @@ class Instruction(ABC):
     def prepare(self, machine: Machine) -> Ready:
         """Its execution: whatever is the same in every run is done here, the rest in one closure."""
 
-    @abstractmethod
     def decided(self) -> Decided | None:
         """The bits that it decides by a threshold; None where it makes floats, or bits that follow from others."""
+        return None
 
     def plan(self, planning: Planning, ready: Ready) -> bool:
         """Puts its execution for the sizes at hand into a plan, which runs without Python: see packed/planning.py.

@@ -417,6 +417,3 @@ class Rounded(Instruction):
         where = floats.shape_of(x, self.geometry), At(self.input), floats.strides_of(x), laid.held()
         planning.step("rounded", *where, NO_WINDOW, ends=Ends(y=self.y))
         return True
-
-    def decided(self) -> None:
-        return None

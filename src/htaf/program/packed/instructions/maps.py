@@ -238,9 +238,6 @@ class Unpack(Instruction):
         planning.step("unpack", At(self.input), At(self.y), pixels, self.channels, self.low, makes=[self.y])
         return True
 
-    def decided(self) -> None:
-        return None
-
 
 @final
 @dataclass(frozen=True)
@@ -289,9 +286,6 @@ class Means(Instruction):
         sizes = tuple(_images(bits).shape[:3])
         planning.step("means", At(self.input), At(self.y), sizes, ready.layer.held(), makes=[self.y])
         return True
-
-    def decided(self) -> None:
-        return None
 
 
 def _images(bits: Tensor) -> Tensor:

@@ -1,95 +1,209 @@
-"""Layers of a graph over bits, as the kernels take them: geometry, signs of binary weights, integers as planes."""
+"""Which values of a graph are bits or small integers, and the layers over them: signs of binary weights, integers as
+planes, heads over means; and layers of integers over what is rounded."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.fx import Node
+from torch.fx.node import map_arg
 
 from htaf.core.kernels.float_layers.reference import WIDEST, Rounded
 from htaf.core.kernels.integer_convolution.reference import LARGEST_INPUT, MOST
 from htaf.core.kernels.layers import EXACT, Geometry, row_bytes
 from htaf.core.kernels.packed_maps.reference import MOST_BIAS, pack
-from htaf.program.packed.affine import Constants, aten, is_float, read_affine, shape_of
 from htaf.program.packed.instructions.contract import LARGEST
-from htaf.program.packed.instructions.layer import Form
-from htaf.program.packed.kinds import CONVOLUTIONS, PRODUCTS, Bits
+from htaf.program.packed.nodes import (
+    CONVOLUTIONS,
+    PRODUCTS,
+    Constants,
+    LayerSite,
+    aten,
+    before_rounding,
+    is_float,
+    is_pool,
+    is_spikes,
+    maps_each,
+    on_powers,
+    read_affine,
+    read_step,
+    same,
+    shape_of,
+)
+
+ROUNDED = 2**-22  # of the larger level: what a few operations in float32 round
 
 
 @dataclass(frozen=True)
-class LayerSite:
-    """A convolution or linear layer: weight float32 [outputs, channels / groups, height, width], bias [outputs]."""
+class Bits:
+    """A value of a graph that is `low` or `high` everywhere, or (`most` > 1) a level of several: an integer from 0 to
+    `most` that stands for a number from `low` to `high`, evenly.
 
-    node: Node
-    source: Node
-    form: Form
-    geometry: Geometry
-    weight: Tensor
-    bias: Tensor | None
+    axis: the dimension of the channels, in the graph's order. whole: the sizes [channels, ...] that were flattened into
+    this one dimension, None where nothing was. planes: bits an integer takes. nested: the integer is a sum of as many
+    bits, each of which is 1 only where the one before is: the thresholds of one step.
+    """
+
+    channels: int
     axis: int
+    low: float = 0.0
+    high: float = 1.0
+    most: int = 1
+    whole: tuple[int, ...] | None = None
+    nested: bool = False
+
+    @property
+    def unit(self) -> float:
+        """Between two neighbouring levels."""
+        return (self.high - self.low) / self.most
+
+    def levels(self) -> torch.Tensor:
+        """The numbers that the integers stand for, float32."""
+        i = torch.arange(self.most + 1.0)
+        return (self.low * (self.most - i) + self.high * i) / self.most
+
+    @property
+    def planes(self) -> int:
+        return self.most.bit_length()
+
+    @property
+    def plain(self) -> bool:
+        return (self.low, self.high, self.most) == (0.0, 1.0, 1)
 
 
-def read_layer(node: Node, constants: Constants) -> LayerSite | None:
-    """The node as a layer with constant weights."""
-    if node.op != "call_function" or node in constants:
+def infer(nodes: list[Node], constants: Constants) -> dict[Node, Bits]:
+    """The values that are worth keeping as bits: those that a layer, or a pooling before one, takes."""
+    found: dict[Node, Bits] = {}
+    for node in nodes:
+        if (kind := _kind(node, found, constants)) is not None:
+            found[node] = kind
+    return found
+
+
+def _kind(node: Node, found: dict[Node, Bits], constants: Constants) -> Bits | None:
+    step = read_step(node, constants)
+    if step is not None or is_spikes(node):
+        shape = shape_of(node)
+        if not is_float(node) or not shape or (step is not None and not _of_floats(step.source, constants)):
+            return None
+        axis = wanted_axis(node, constants, set())
+        if axis is None:  # as bits too, so that `verify` sees which of them flip
+            axis = len(shape) - (3 if len(shape) > 3 else 1)
+        if axis == 0 or not isinstance(shape[axis], int):
+            return None
+        return Bits(shape[axis], axis, 0.0 if step is None else step.low)
+    operands = [found.get(a) for a in node.args if isinstance(a, Node)] if node.op == "call_function" else []
+    kind = operands[0] if operands else None
+    if kind is None:
+        return _mapped(node, found)
+    if len(operands) == 2 and operands[1] is not None:
+        return _joined(node, kind, operands[1])
+    if is_pool(node) and kind.axis == 1 and kind.whole is None:
+        return kind if kind.low < kind.high and (kind.most == 1 or kind.nested) else None
+    if node.target is aten.reshape.default:
+        return viewed(kind, shape_of(node.args[0]), shape_of(node))  # pyright: ignore[reportArgumentType]
+    return _mapped(node, found)
+
+
+def _of_floats(source: Node, constants: Constants) -> bool:
+    """Whether a value is float32, or float64 that is affine in one: what a threshold takes."""
+    while not is_float(source):
+        if (affine := read_affine(source, constants)) is None:
+            return False
+        source = affine.source
+    return True
+
+
+def _mapped(node: Node, found: dict[Node, Bits]) -> Bits | None:
+    """A function of every entry of bits: the levels are what it makes of them, where these lie evenly but for rounding.
+
+    `h * 2 - 1` rounds thirds: the layer over them sums exact ones, as near to the model's sums as these are rounded.
+    """
+    if not maps_each(node) or (kind := found.get(node.all_input_nodes[0])) is None:
         return None
-    if node.target in CONVOLUTIONS:
-        return _convolution(node, constants)
-    if node.target in PRODUCTS:
-        return _product(node, constants)
+    args, kwargs = map_arg((node.args, node.kwargs), lambda _: kind.levels())
+    after = node.target(*args, **kwargs)  # pyright: ignore[reportCallIssue]
+    low, high = float(after[0]), float(after[-1])
+    if low == high or not math.isfinite(low + high):
+        return None
+    even = torch.linspace(low, high, kind.most + 1, dtype=torch.float64)
+    rounded = ROUNDED * min(max(abs(low), abs(high)), 64 * abs(high - low))  # far less than one level
+    return replace(kind, low=low, high=high) if float((even - after).abs().max()) <= rounded else None
+
+
+def _joined(node: Node, a: Bits, b: Bits) -> Bits | None:
+    """Sums of spikes are integers; products of 0 and 1 are bits, one of them possibly the complement."""
+    if not (a.axis == b.axis and a.channels == b.channels and a.whole == b.whole):
+        return None
+    if not all(same(shape_of(n), shape_of(node)) for n in node.all_input_nodes) or len(node.args) > 2 or node.kwargs:
+        return None
+    alike = a.low == b.low == 0.0 and a.unit == b.unit and math.frexp(a.unit)[0] == 0.5  # so that sums are exact
+    if node.target is aten.add.Tensor and alike and a.most + b.most < 256:
+        most, nested = a.most + b.most, "nested" in node.meta
+        return replace(a, high=a.unit * most, most=most, nested=nested)
+    complement = (1.0, 0.0)
+    if node.target is aten.mul.Tensor and a.most == b.most == 1 and (a.plain or b.plain):
+        other = b if a.plain else a
+        if other.plain or (other.low, other.high) == complement:
+            return replace(a, low=0.0, high=1.0)
     return None
 
 
-def _convolution(node: Node, constants: Constants) -> LayerSite | None:
-    names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
-    defaults: dict[str, Any] = {"bias": None, "stride": [1], "padding": [0], "dilation": [1], "groups": 1}
-    given: dict[str, Any] = defaults | dict[str, Any](zip(names, node.args, strict=False)) | node.kwargs
-    source, weight = given["input"], constants.get(given["weight"])
-    bias = constants.get(given["bias"]) if given["bias"] is not None else None
-    if weight is None or source in constants or len(shape_of(source)) != 4 or weight.dtype != torch.float32:
+def viewed(kind: Bits, before: tuple[Any, ...], after: tuple[Any, ...]) -> Bits | None:
+    """What a view makes of bits: dimensions before the channels regrouped, or all from the channels on made one."""
+    axis, moved = kind.axis, len(after) - len(before)
+    if kind.whole is not None:
         return None
-    if given["bias"] is not None and bias is None:
-        return None
-    groups = given["groups"]
-    kernel = (weight.shape[2], weight.shape[3])
-
-    def pair(value: Any) -> tuple[int, int]:
-        items = list(value) if isinstance(value, (list, tuple)) else [value]
-        return int(items[0]), int(items[-1])
-
-    dilation, padding = pair(given["dilation"]), given["padding"]
-    if isinstance(padding, str):
-        reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
-        if padding == "same" and any(r % 2 for r in reach):
-            return None  # one pixel more on one side
-        pads = (reach[0] // 2, reach[1] // 2) if padding == "same" else (0, 0)
-    else:
-        pads = pair(padding)
-    sizes = (weight.shape[1] * groups, weight.shape[0])
-    geometry = Geometry(*sizes, kernel, pair(given["stride"]), pads, dilation, groups)
-    return LayerSite(node, source, "image", geometry, weight, bias, 1)
+    if axis + moved >= 1 and same(before[axis:], after[axis + moved :]):
+        return replace(kind, axis=axis + moved)
+    tail = before[axis:]
+    flat = len(after) == axis + 1 and all(isinstance(s, int) for s in tail)
+    if flat and same((*before[:axis], math.prod(tail)), after):
+        return replace(kind, channels=math.prod(tail), whole=tuple(tail))
+    return None
 
 
-def _product(node: Node, constants: Constants) -> LayerSite | None:
-    args = list(node.args)
-    source, weight = args[0], constants.get(args[1]) if isinstance(args[1], Node) else None
-    bias = constants.get(args[2]) if len(args) > 2 and isinstance(args[2], Node) else None
-    if weight is None or weight.ndim != 2 or weight.dtype != torch.float32 or not isinstance(source, Node):
-        return None
-    if source in constants or len(shape_of(source)) < 2 or (len(args) > 2 and args[2] is not None and bias is None):
-        return None
-    if node.target is not aten.linear.default:
-        weight = weight.t()
-    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
-        return None
-    geometry = Geometry(weight.shape[1], weight.shape[0])
-    weight = weight.reshape(*weight.shape, 1, 1)
-    return LayerSite(node, source, "row", geometry, weight, bias, len(shape_of(source)) - 1)
+def wanted_axis(node: Node, constants: Constants, seen: set[Node]) -> int | None:
+    """The dimension along which the first layer that takes this value sums, in the node's own order."""
+    rank = len(shape_of(node))
+    for user in node.users:
+        if user in seen or user.op != "call_function":
+            continue
+        seen.add(user)
+        weight = next((a for a in user.args[1:3] if isinstance(a, Node) and a in constants), None)
+        if user.target in CONVOLUTIONS and user.args[0] is node and weight is not None:
+            if rank == 4:
+                return 1
+        elif user.target in PRODUCTS and weight is not None and node in user.args[:2]:
+            if rank > 1:
+                return rank - 1
+        elif user.target is aten.reshape.default:
+            axis = wanted_axis(user, constants, seen)
+            before, after = shape_of(node), shape_of(user)
+            moved = len(after) - len(before)
+            if axis is not None and axis - moved >= 1 and same(before[axis - moved :], after[axis:]):
+                return axis - moved
+            if axis is not None and axis == len(after) - 1 and 1 <= axis < rank and same(before[:axis], after[:axis]):
+                return axis
+        elif is_pool(user) or maps_each(user) or user.target in _ELEMENTWISE:
+            axis = wanted_axis(user, constants, seen)
+            if axis is not None and len(shape_of(user)) == rank:
+                return axis
+    return None
+
+
+_ELEMENTWISE = (
+    aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.rsub.Scalar,
+    aten.add.Scalar, aten.sub.Scalar, aten.mul.Scalar,
+)  # fmt: skip
+
+
+# ---- layers over bits, as the kernels take them ----
 
 
 def over_bits(site: LayerSite, kind: Bits) -> LayerSite | None:
@@ -130,21 +244,6 @@ def integers(weight: Tensor, most: int = 1) -> tuple[Tensor, Tensor] | None:
     if bool((whole.abs() > MOST).any()) or bool((whole.abs().sum(1) * most >= EXACT).any()):
         return None
     return whole.to(torch.int8).reshape(weight.shape).contiguous(), step
-
-
-def on_powers(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Numbers of float32, finite, as integers times the greatest power of two a filter with which all are.
-
-    Returns:
-        float64 of the shape of weight and float64 [filters].
-    """
-    flat = weight.detach().flatten(1).double()
-    mantissa, exponent = flat.frexp()
-    digits = (mantissa * 2**24).long()  # float32 has so many
-    lowest = (digits & -digits).double().frexp().exponent - 25 + exponent  # of the last one that is set
-    lowest = torch.where(flat == 0, 10_000, lowest).amin(1)
-    step = torch.ldexp(torch.ones(len(flat), dtype=torch.float64), torch.where(lowest == 10_000, 0, lowest))
-    return (flat / step[:, None]).reshape(weight.shape), step
 
 
 def counts(g: Geometry, kind: Bits) -> bool:
@@ -230,32 +329,7 @@ def _side_by_side(signs: Tensor, channels: int, planes: int) -> Tensor:
 
 # ---- what a grid leaves beside layers over bits: inputs that are rounded first, heads over means ----
 
-Limits = tuple[float, float]
 MOST_OVER = 2**20  # by which a mean in float32 is a count but for less than a half
-
-
-def before_rounding(node: Node, constants: Constants) -> tuple[Node, float, Limits | None, list[Node]]:
-    """What a node rounds, to integers or to float32.
-
-    Returns:
-        The value before, by how much it is multiplied, where it is clipped then, and the nodes between.
-    """
-    source = node.args[0]
-    factor, limits, between = 1.0, None, list[Node]()
-    while True:
-        assert isinstance(source, Node)
-        affine = read_affine(source, constants)
-        if affine is not None and affine.scale.ndim == 0 and float(affine.shift) == 0:
-            between.append(source)
-            factor, source = factor * float(affine.scale), affine.source
-        elif source.target is aten.clamp.default and limits is None and len(source.args) == 3 and not source.kwargs:
-            if None in source.args:
-                return source, factor, limits, between
-            between.append(source)
-            limits = (float(source.args[1]) * factor, float(source.args[2]) * factor)  # pyright: ignore
-            source = source.args[0]
-        else:
-            return source, factor, limits, between
 
 
 @dataclass(frozen=True)
@@ -361,7 +435,7 @@ def read_means(node: Node, kinds: dict[Node, Bits], constants: Constants, output
     exact = over <= MOST_OVER and span * over % math.prod(counted) == 0 if over else _is_double(mean)
     if not exact or not _is_double(linear) or not is_float(node):
         return None
-    if any(_readers(inner) != {outer} or inner in outputs for outer, inner in pairwise([node, *inside])):
+    if any(readers(inner) != {outer} or inner in outputs for outer, inner in pairwise([node, *inside])):
         return None
     given = [constants.get(a) for a in linear.args[1:]]  # pyright: ignore
     weight, bias = (*given, None)[:2]
@@ -385,6 +459,6 @@ def _is_double(node: Node) -> bool:
     return node.meta["val"].dtype == torch.float64
 
 
-def _readers(node: Node) -> set[Node]:
+def readers(node: Node) -> set[Node]:
     """What takes its numbers, not its sizes."""
     return {user for user in node.users if user.target is not aten.sym_size.int}
