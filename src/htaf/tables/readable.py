@@ -27,7 +27,7 @@ from htaf.data.tabular import Table
 from htaf.models.mlp import MLP, Leaves, Thermometer
 from htaf.program.integer.program import Input
 from htaf.program.integer.raw import prepared_column
-from htaf.program.packed.layers import on_powers
+from htaf.program.packed.nodes import on_powers
 from htaf.tables.inspection import Fitted, InspectionError, own_table, table_of
 from htaf.training.additive import shortest
 from htaf.training.runs import Run, content_hash

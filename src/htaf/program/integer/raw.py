@@ -163,7 +163,7 @@ def _thresholds(program: IntegerProgram) -> tuple[int, list[Compared], Array]:
     for op in program.ops[number:]:
         if op.reads == (number,) and isinstance(op, LUT):
             used.append(op.index.reshape(-1))
-        elif op.reads == (number,) and isinstance(op, Linear):
+        elif number and op.reads == (number,) and isinstance(op, Linear):
             used.append(np.flatnonzero(op.weight.any(0)))
         elif min(op.reads) <= number:
             others.append(op.name)
