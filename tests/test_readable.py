@@ -18,7 +18,8 @@ from htaf import HtafClassifier, HtafRegressor
 from htaf.program.integer.raw import raw, raw_inputs
 from htaf.tables.inspection import InspectionError
 from htaf.tables.readable import Reading, edit
-from htaf.training.additive import Options, Rows, Term, learned, monotone, segments, shortest
+from htaf.training.additive import Options, Term, learned, monotone, segments, shortest
+from htaf.training.boosting import Rows
 from htaf.training.distributed import TrainingError
 from htaf.training.families import ready_recipe
 from htaf.training.runs.integer import build_run, prepared, values_of
@@ -107,7 +108,7 @@ def test_columns_that_say_nothing_are_left_out(seed: int) -> None:
     codes = rng.integers(0, 9, (400, 4))
     y = (codes[:, 1] > 3) - 1.0 + rng.normal(0, 0.05, 400)
     terms = [Term(str(j), (j,)) for j in range(4)]
-    found = learned(Rows(codes, (8,) * 4, y, 0, np.ones(400)), terms, Options(steps=3))
+    found = learned(Rows(codes, (8,) * 4, y, 0, np.ones(400), np.zeros((400, 1))), terms, Options(steps=3))
     assert (8 + 3,) in found.groups
     assert found.steps <= 3
 

@@ -15,21 +15,20 @@ At the end all numbers are integers times one power of two, so that sums are exa
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
-from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float32, Float64, Int64, Integer
+from jaxtyping import Float32, Float64, Int64
 from torch import nn
 
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError, listed
-from htaf.models.mlp import MLP, Leaves, Thermometer
+from htaf.models.mlp import MLP, Thermometer
 from htaf.program.integer.program import Input
-from htaf.training.boosting import And, as_bits, known
+from htaf.training.boosting import And, Rows, Values, as_bits, for_outputs, grown, holds, known, set_leaves
 from htaf.training.problems import Problem
 from htaf.training.runs.integer import inputs_of
 
@@ -50,7 +49,6 @@ MOST = 2**15 - 1  # of an integer
 
 Group = tuple[int, ...]  # bits with one height
 Bits = Float32[np.ndarray, "rows bits"]
-Values = Float64[np.ndarray, "rows outputs"]
 
 
 @dataclass(frozen=True)
@@ -77,50 +75,6 @@ class Options:
     pairs: int = 5
     points: int = 0
     monotone: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Rows:
-    """What is learned from.
-
-    codes: how many thresholds of each input a row reaches. counts: thresholds of each input. y: numbers [rows], or
-    class codes. classes: 0 of numbers. weights: of mean 1.
-    """
-
-    codes: Integer[np.ndarray, "rows inputs"]
-    counts: tuple[int, ...]
-    y: np.ndarray
-    classes: int
-    weights: Float64[np.ndarray, " rows"]
-
-    @property
-    def outputs(self) -> int:
-        """Of two classes the second alone has one."""
-        return 1 if self.classes < 3 else self.classes
-
-    def some(self, rows: np.ndarray) -> Rows:
-        return replace(self, codes=self.codes[rows], y=self.y[rows], weights=self.weights[rows])
-
-    def bits(self) -> Bits:
-        """The thermometer."""
-        made = [self.codes[:, j : j + 1] > np.arange(count) for j, count in enumerate(self.counts)]
-        return np.concatenate(made, 1).astype(np.float32)
-
-    def slopes(self, f: Values) -> tuple[Values, Values]:
-        """Of each row's likelihood, and its curvature, both times the row's weight; numbers have a variance of 1."""
-        if not self.classes:
-            return (self.y[:, None] - f) * self.weights[:, None], self.weights[:, None]
-        p = 1 / (1 + np.exp(-f)) if self.outputs == 1 else np.exp(f - np.logaddexp.reduce(f, axis=1)[:, None])
-        is_class = self.y[:, None] == (np.ones(1) if self.outputs == 1 else np.arange(self.classes))
-        return (is_class - p) * self.weights[:, None], np.maximum(p * (1 - p), 1e-4) * self.weights[:, None]
-
-    def losses(self, f: Values) -> Float64[np.ndarray, " rows"]:
-        """Of each row: half of the squared error, or the cross-entropy."""
-        if not self.classes:
-            return (self.y - f[:, 0]) ** 2 / 2 * self.weights
-        if self.outputs == 1:
-            return (np.logaddexp(0, f[:, 0]) - self.y * f[:, 0]) * self.weights
-        return (np.logaddexp.reduce(f, axis=1) - f[np.arange(len(f)), self.y]) * self.weights
 
 
 @dataclass(frozen=True)
@@ -228,38 +182,19 @@ def rules_of(rows: Rows, terms: Sequence[Term], f: Values, noise: float, strengt
 
     noise: see `Smooth`. strength: of each term; the strongest `TRIED` are looked at.
     """
-    from sklearn.tree import DecisionTreeRegressor
-
-    slope, curve = rows.slopes(f)
-    target, mass = slope / curve, curve.mean(1) / noise
+    slope, curve = (np.broadcast_to(of, f.shape) for of in rows.slopes(f))
+    bins, before = np.array(rows.counts) + 1, rows.losses(f)
     strongest = [i for i in np.argsort(-strength)[:TRIED].tolist() if not terms[i].slope]
     least, found = max(FEWEST, round(SHARE * len(f))), list[tuple[float, list[And]]]()
     for a, b in combinations(sorted(strongest), 2):
-        inputs = [*terms[a].inputs, *terms[b].inputs]
-        tree = DecisionTreeRegressor(max_depth=DEPTH, min_samples_leaf=least, random_state=0)
-        x = rows.codes[:, inputs].astype(np.float32)
-        left = target - tree.fit(x, target, sample_weight=mass).predict(x).reshape(target.shape)
-        gain = float((mass[:, None] * (target**2 - left**2)).sum()) / 2
-        leaves = [*_leaves(tree.tree_, inputs)]
         columns = {terms[a].inputs, terms[b].inputs}
-        both = all(any(j in own for path, _ in leaves for j, *_ in path) for own in columns)
-        if both and gain > RULE * len(leaves):
-            usual = max(leaves, key=lambda leaf: leaf[1])
-            found.append((gain - RULE * len(leaves), [path for path, _ in leaves if path != usual[0]]))
+        tree = grown(rows.codes, slope, curve, bins, np.array([*terms[a].inputs, *terms[b].inputs]), least, DEPTH)
+        leaves = [*tree.paths()]
+        gain = (before - rows.losses(f + tree.of(rows.codes))).sum() / noise - RULE * len(leaves)
+        if gain > 0 and all(any(j in own for path in leaves for j, *_ in path) for own in columns):
+            usual = max(leaves, key=lambda path: holds(path, rows.codes).sum())
+            found.append((gain, [path for path in leaves if path != usual]))
     return [leaves for _, leaves in sorted(found, key=lambda one: -one[0])]
-
-
-def _leaves(tree: Any, inputs: Sequence[int], node: int = 0, path: And = ()) -> Iterator[tuple[And, int]]:
-    """Of each leaf the answers on the way, without those that another one implies, and its rows."""
-    if tree.children_left[node] < 0:
-        tightest = dict[tuple[int, bool], int]()
-        for column, cut, reached in path:
-            tightest[column, reached] = (max if reached else min)(tightest.get((column, reached), cut), cut)
-        yield tuple(sorted((j, cut, reached) for (j, reached), cut in tightest.items())), int(tree.n_node_samples[node])
-        return
-    column, cut = inputs[tree.feature[node]], int(np.floor(tree.threshold[node]))
-    for child, reached in ((tree.children_left[node], False), (tree.children_right[node], True)):
-        yield from _leaves(tree, inputs, int(child), (*path, (column, cut, reached)))
 
 
 @dataclass(frozen=True)
@@ -282,11 +217,6 @@ class Fit:
 
     def of(self, rows: Rows, bits: Bits) -> Values:
         return self.heights[:, 0] + self.features(rows, bits) @ self.heights[:, 1:].T
-
-
-def holds(rule: And, codes: np.ndarray) -> np.ndarray:
-    """Whether a rule holds, by row."""
-    return np.all([(codes[:, j] > cut) == reached for j, cut, reached in rule], axis=0)
 
 
 def refitted(
@@ -392,11 +322,7 @@ def fit_readable(net: MLP, posed: Problem, options: Options) -> None:
     assert isinstance(net.thermometer, Thermometer)
     assert isinstance(posed.preprocessor, Preprocessor)
     net.thermometer.threshold.copy_(short_thresholds(net, posed.examples(sys.maxsize), posed.preprocessor))
-    parts = [known(net, part) for part in (posed.fitting(), posed.choosing())]
-    codes, y = (np.concatenate([getattr(one, name) for one in parts]) for name in ("codes", "y"))
-    weights = np.concatenate([np.ones(len(one.y)) if one.weights is None else one.weights for one in parts])
-    classes, y = (0, y[:, 0].astype(np.float64)) if y.ndim == 2 else (posed.outputs, y.astype(np.int64))
-    rows = Rows(codes, net.thermometer.counts, y, classes, weights)
+    rows = known(net, posed.fitting(), posed.choosing())
     terms = terms_of(posed.preprocessor, options.monotone, net.thermometer.counts, posed.outputs)
     place(net, rounded(learned(rows, terms, options), rows, options.points))
 
@@ -492,14 +418,6 @@ def place(net: MLP, points: Points) -> None:
              for rule, value in points.rules.items()}  # fmt: skip
     net.thermometer, net.head = thermometer, nn.Linear(sum(counts), net.head.out_features)
     for of, value in ((net.head.weight, points.bits[:, read]), (net.head.bias, points.bias)):
-        of.copy_(torch.from_numpy(_outputs(value * points.unit, len(of))))
+        of.copy_(torch.from_numpy(for_outputs(value * points.unit, len(of))))
     if fewer:
-        ands = as_bits(fewer, np.cumsum([0, *counts]), len(points.bias))
-        net.leaves = Leaves(sum(counts), len(fewer), net.head.out_features)
-        value = torch.from_numpy(_outputs(ands.value * points.unit, net.head.out_features)).float()
-        net.leaves.place(torch.from_numpy(ands.weight), torch.from_numpy(ands.needed).float(), value)
-
-
-def _outputs(values: np.ndarray, count: int) -> np.ndarray:
-    """Of two classes the first one has a score of 0."""
-    return values if len(values) == count else np.concatenate([np.zeros_like(values), values])
+        set_leaves(net, as_bits(fewer, np.cumsum([0, *counts]), len(points.bias)), points.unit)

@@ -24,7 +24,7 @@ from htaf.data.notes import Note, from_record, told
 from htaf.data.parts import table_part
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table
-from htaf.tables.inspection import decided_values, effects, importance, in_units, table_of
+from htaf.tables.inspection import decided_values, importance, in_units, table_of
 from htaf.tables.readable import Reading
 from htaf.tables.report.baselines import Baseline
 from htaf.training.runs import METRICS, Run
@@ -45,7 +45,6 @@ BINS = 10
 MOST_CLASSES = 100  # whose whole confusion matrix is kept
 MOST_PAIRS = 20  # of classes that are taken for each other
 MOST_SHOWN = 8  # categories of a column that are named
-EFFECTS = 6  # columns whose effect is drawn, and classes whose probability is
 KINDS = {
     "number": "number", "category": "category", "encoded": "many categories", "date": "date", "dropped": "not used"
 }  # fmt: skip
@@ -275,7 +274,6 @@ def contents(
         "baselines": None if baselines is None else [dataclasses.asdict(one) for one in baselines],
         "training": training(run),
         "importance": None if shuffled is None else shuffled.to_json(),
-        "effects": None if shuffled is None else of_columns(run, table, shuffled.columns),
         "readable": whole_model(run, table.features.iloc[measured.rows]) if run.is_readable else None,
         "columns": columns(preprocessor.columns),
         "left_out": left_out(record),
@@ -325,23 +323,6 @@ def whole_model(run: Run, rows: pd.DataFrame) -> dict[str, Any]:
         "terms": terms,
         "row": [{"name": str(name), "points": int(points)} for name, points in own.items()],
     }
-
-
-def of_columns(run: Run, table: Table, shuffled: pd.DataFrame) -> dict[str, Any]:
-    """Effects of the strongest columns, those without which the network is worse by more than the spread of shuffles.
-
-    Returns:
-        {"outputs": numbers of the classes whose probability is shown, [0] of a regression; "columns": a list of
-        `htaf.inspection.Effect`}: of two classes the second, of more those whose probability moves most.
-    """
-    strong = shuffled[(shuffled["worse"] > 0) & (shuffled["worse"] > shuffled["std"])].index[:EFFECTS].tolist()
-    found = effects(run, strong, table)
-    count = len(table.classes)
-    outputs = [0] if not count else [1] if count == 2 else list(range(count))
-    if count > EFFECTS:
-        moved = sum((np.ptp([point.mean for point in one.points], axis=0) for one in found), np.zeros(count))
-        outputs = sorted(np.argsort(-moved, kind="stable")[:EFFECTS].tolist())
-    return {"outputs": outputs, "columns": [one.to_json(outputs) for one in found]}
 
 
 def results(metrics: Mapping[str, Any], headline: str) -> dict[str, dict[str, Any]]:

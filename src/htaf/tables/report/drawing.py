@@ -182,19 +182,21 @@ def spreads(bins: Sequence[dict[str, float]], target: str) -> Markup:
         return _svg(figure, f"Residuals in {len(bins)} bins by prediction: {told}{number(last['predicted'])}.")
 
 
-def effect(found: dict[str, Any], outputs: Sequence[str], target: str, *, steps: bool = False) -> Markup:
-    """The prediction over the values of a column, see `htaf.inspection.Effect`, a line for each output; outputs: their
-    names."""
-    points = [point for point in found["points"] if point["value"] != ""]
-    by_name = found["kind"] == "category" or len(points) == 1  # one number: a flag, beside its blanks
-    points = found["points"] if by_name else points
+def effect(found: dict[str, Any], outputs: Sequence[str], target: str) -> Markup:
+    """Draw what a column adds, see `htaf.tables.report.page`: steps over its numbers, or a dot a group of its texts.
+
+    Args:
+        found: {"column", "kind": number or category, "points": [{"value", "label", "mean": of each output}]}.
+        outputs: their names. target: what the axis says.
+    """
+    points = found["points"]
     alone = len(outputs) == 1
     first, last = points[0], points[-1]
     ends = f"{number(first['mean'][0])} at {first['label']}, {number(last['mean'][0])} at {last['label']}"
     said = f"{outputs[0] if not alone else target} over {found['column']}: {ends}."
     kinds = ["exact"] if alone else [f"c{k}" for k in range(len(outputs))]
     with styled():
-        if by_name:
+        if found["kind"] == "category":
             figure, axes = _axes(target, "", 0.7 + ROW * len(points))
             places = range(len(points))
             axes.set_yticks(places, [visible(short(point["label"], 18)) for point in points])
@@ -204,10 +206,7 @@ def effect(found: dict[str, Any], outputs: Sequence[str], target: str, *, steps:
             return _svg(figure, said)
         figure, axes = _axes(short(found["column"]), target)
         values = _drawn([point["value"] for point in points])
-        if found["kind"] == "date":  # days since 1970
-            axes.xaxis.set_major_locator(MaxNLocator(3))
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda day, _: str(np.datetime64(math.floor(day), "D"))))
         for k, kind in enumerate(kinds):
             line = [(value, point["mean"][k]) for value, point in zip(values, points, strict=True)]
-            _line(axes, line, kind, steps=steps)
+            _line(axes, line, kind, steps=True)
         return _svg(figure, said)

@@ -63,7 +63,6 @@ def page(values: dict[str, Any]) -> str:
             about=_about(values),
             verdict=values["verdict"],
             result=_result(values),
-            effects=_effects(values),
             readable=_readable(values),
             thresholds=_thresholds(values),
             baselines=_baselines(values),
@@ -307,28 +306,6 @@ def _importance(values: dict[str, Any]) -> Section:
     }
 
 
-def _effects(values: dict[str, Any]) -> Section:
-    """Pictures of what the strongest columns do."""
-    if not values["effects"] or not values["effects"]["columns"]:
-        return {}
-    found, classes = values["effects"]["columns"], values["classes"]
-    names = [classes[place] for place in values["effects"]["outputs"]] if classes else [values["target"]]
-    alone = len(names) == 1
-    axis = (f"probability of {short(names[0], 18)}" if alone else "probability") if classes else short(names[0], 24)
-    shown = []
-    for one in found:
-        share = "share of the training rows" if one["kind"] == "category" else "training rows up to it"
-        heads = ("value", share, *(["mean"] if alone else names))
-        rows = [[p["label"], f"{p['share']:.0%}", *map(number, p["mean"])] for p in one["points"]]
-        picture = drawing.effect(one, names, axis)
-        shown.append({"name": one["column"], "picture": picture, "heads": heads, "rows": rows})
-    return {
-        "columns": shown,
-        "rows": found[0]["rows"],
-        "legend": [] if alone else [(f"c{k}", short(name)) for k, name in enumerate(names)],
-    }
-
-
 def _readable(values: dict[str, Any]) -> Section:
     """The whole model of a readable network: pictures, the card, and the sum of one row."""
     found = values["readable"]
@@ -341,7 +318,7 @@ def _readable(values: dict[str, Any]) -> Section:
         rows = [[one["text"], f"{one['share']:.1%}", *(f"{p:+,}" for p in one["points"])] for one in term["levels"]]
         card += [[term["name"] if k == 0 else "", *row] for k, row in enumerate(rows)]
         if not term["rule"]:
-            shown.append({"name": term["name"], "picture": drawing.effect(_drawn(term), names, "points", steps=True)})
+            shown.append({"name": term["name"], "picture": drawing.effect(_drawn(term), names, "points")})
     said = f"Of a row add up the points; {values['target']} is {number(found['center'])} + {unit:.6g} x points."
     if found["center"] is None:
         said = f"Of a row add up the points s; the probability of {outputs[0]} is 1 / (1 + exp(-{unit:g} s))."
