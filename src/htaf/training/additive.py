@@ -2,14 +2,14 @@
 
     y = bias + sum over columns of f(column) + rules
 
-Every f is a sum of steps at thresholds of a thermometer. They are fitted in four stages, each in closed form:
+Every f is a sum of steps at thresholds of a thermometer. They are fitted in three stages, each in closed form:
 
-1. `smooth`: all steps at once, each shrunk by the variance of its column's steps, which the rows say (evidence).
-2. `segments`: neighbouring values of f are fused while the loss rises by less than a price for each step.
-3. `rules_of`: small trees over two columns, fitted to what the columns leave; a leaf is a rule.
-4. `learned`: the steps that are left are fitted anew; price and number of rules are chosen out of fold.
+1. `rules_of`: small trees over two columns, fitted to what step functions of all columns leave; a leaf is a rule.
+2. `smooth`: all steps and rules at once, each shrunk by the variance of its column's steps, which the rows say.
+3. `stepped`: neighbouring values of f are fused while the loss rises by less than a price for each step.
 
-At the end all numbers are integers times one power of two, so that sums are exact.
+Price and number of rules are chosen out of fold. At the end all numbers are integers times one power of two, so that
+sums are exact.
 """
 
 from __future__ import annotations
@@ -31,23 +31,25 @@ from htaf.program.integer.program import Input
 from htaf.training.boosting import And, Rows, Values, as_bits, for_outputs, grown, holds, known, set_leaves
 from htaf.training.problems import Problem
 from htaf.training.runs.integer import inputs_of
+from htaf.training.runs.metrics import metrics
 
 FOLDS = 4
-ROUNDS, FOLD_ROUNDS, REFIT_ROUNDS = 12, 4, 6  # of the variances; a fold begins with those of all rows
-PRICES = tuple(0.05 * 2**k for k in range(9))  # of a step, in nats of the loss
-MORE = tuple(0.05 * 2**k for k in range(9, 17))  # where there are to be few
-SOME = (2,)  # pairs of columns that have rules; else as many as there may be
+ROUNDS, MORE_ROUNDS = 12, 6  # of the variances: at first, and from those of another fit
+PRICES = tuple(0.0125 * 2**k for k in range(10))  # of a step, in nats of the loss
+MORE = tuple(0.0125 * 2**k for k in range(10, 19))  # where there are to be few
+SOME = (2, 5)  # pairs of columns that have rules; else none, or as many as there may be
 TRIED, RULE = 12, 1.0  # columns that are paired, and the price of a rule, in nats
+COARSE = 24  # thresholds of a column for rules: of more the best one is best by chance
 WEAK = 0.5, 0.001  # of the variances before any rows are seen: what a term adds is never thought to be 0
 LEVEL = 0.1  # standard errors by which fewer steps may be worse out of fold
 DEPTH = 3  # questions of a rule
 FEWEST = 10  # rows of a rule
 SHARE = 0.005  # of the rows
+TREND = 4  # thresholds from which a column has a trend
 WORK = 4e10  # rows times bits squared, at most: of more rows some are fitted
 FINE = {"regression": 12, "classification": 10}  # binary digits behind the point
 MOST = 2**15 - 1  # of an integer
 
-Group = tuple[int, ...]  # bits with one height
 Bits = Float32[np.ndarray, "rows bits"]
 
 
@@ -72,17 +74,17 @@ class Options:
 
     terms: int = 30
     steps: int = 0
-    pairs: int = 5
+    pairs: int = 10
     points: int = 0
     monotone: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Smooth:
-    """Heights of bits, [outputs, 1 + bits], the bias first. spread: penalty of each term's heights, [outputs, terms].
-    noise: variance of a number around its prediction, 1 of classes."""
+    """Heights of what is fitted, [outputs, 1 + columns], the bias first. spread: penalty of each term's heights,
+    [outputs, terms]. noise: variance of a number around its prediction, 1 of classes."""
 
-    heights: Float64[np.ndarray, "outputs bits"]
+    heights: Float64[np.ndarray, "outputs columns"]
     spread: Float64[np.ndarray, "outputs terms"]
     noise: float
 
@@ -145,30 +147,6 @@ def segments(
     return made
 
 
-def fused(rows: Rows, terms: Sequence[Term], found: Smooth, curve: Values, price: float) -> list[Group]:
-    """What is left of the bits: of an input the steps that are not fused, each alone; of a category those of one value
-    together, without those of the most frequent one."""
-    first, groups = np.cumsum([0, *rows.counts]), dict[Group, None]()
-    for k in range(rows.outputs):
-        heights, mass = found.heights[k, 1:], curve[:, k] / found.noise
-        for one in terms:
-            if one.category:
-                places = np.array([first[j] for j in one.inputs])
-                share = np.array([mass @ rows.codes[:, j] for j in one.inputs])
-                order = np.argsort(heights[places], kind="stable")
-                made = segments(heights[places][order], share[order], price)
-                alike = [order[made == value] for value in np.unique(made)]
-                usual = max(range(len(alike)), key=lambda i: share[alike[i]].sum())
-                groups |= {tuple(sorted(places[of].tolist())): None for i, of in enumerate(alike) if i != usual}
-                continue
-            for j in one.inputs:
-                values = np.concatenate([[0.0], np.cumsum(heights[first[j] : first[j + 1]])])
-                weights = np.bincount(rows.codes[:, j], mass, rows.counts[j] + 1)
-                made = segments(monotone(values, weights, one.slope_of(j, rows.counts)), weights, price)
-                groups |= {(int(first[j] + cut),): None for cut in np.flatnonzero(np.diff(made))}
-    return sorted(groups)
-
-
 def monotone(values: np.ndarray, weights: np.ndarray, slope: int) -> np.ndarray:
     """The nearest values that do not fall (slope 1) or do not rise (-1); 0: as they are."""
     from sklearn.isotonic import isotonic_regression
@@ -183,126 +161,227 @@ def rules_of(rows: Rows, terms: Sequence[Term], f: Values, noise: float, strengt
     noise: see `Smooth`. strength: of each term; the strongest `TRIED` are looked at.
     """
     slope, curve = (np.broadcast_to(of, f.shape) for of in rows.slopes(f))
-    bins, before = np.array(rows.counts) + 1, rows.losses(f)
+    few, cuts, before = *coarse(rows), rows.losses(f)
+    bins = np.array([len(of) + 1 for of in cuts])
     strongest = [i for i in np.argsort(-strength)[:TRIED].tolist() if not terms[i].slope]
     least, found = max(FEWEST, round(SHARE * len(f))), list[tuple[float, list[And]]]()
     for a, b in combinations(sorted(strongest), 2):
         columns = {terms[a].inputs, terms[b].inputs}
-        tree = grown(rows.codes, slope, curve, bins, np.array([*terms[a].inputs, *terms[b].inputs]), least, DEPTH)
-        leaves = [*tree.paths()]
-        gain = (before - rows.losses(f + tree.of(rows.codes))).sum() / noise - RULE * len(leaves)
+        tree = grown(few, slope, curve, bins, np.array([*terms[a].inputs, *terms[b].inputs]), least, DEPTH)
+        leaves = [tuple((j, int(cuts[j][cut]), on) for j, cut, on in path) for path in tree.paths()]
+        gain = (before - rows.losses(f + tree.of(few))).sum() / noise - RULE * len(leaves)
         if gain > 0 and all(any(j in own for path in leaves for j, *_ in path) for own in columns):
             usual = max(leaves, key=lambda path: holds(path, rows.codes).sum())
             found.append((gain, [path for path in leaves if path != usual]))
     return [leaves for _, leaves in sorted(found, key=lambda one: -one[0])]
 
 
+def coarse(rows: Rows) -> tuple[Int64[np.ndarray, "rows inputs"], list[Int64[np.ndarray, " cuts"]]]:
+    """At most `COARSE` thresholds of each input, at its quantiles: how many of these a row reaches, and which they
+    are."""
+    codes, cuts = rows.codes.astype(np.int64), list[np.ndarray]()
+    for j, count in enumerate(rows.counts):
+        chosen = np.arange(count)
+        if count > COARSE:
+            chosen = np.unique(np.quantile(codes[:, j], np.arange(1, COARSE + 1) / (COARSE + 1)).astype(np.int64))
+            chosen = chosen[chosen < count]
+            codes[:, j] = np.searchsorted(chosen, codes[:, j])
+        cuts.append(chosen)
+    return codes, cuts
+
+
 @dataclass(frozen=True)
 class Fit:
-    """A readable model: heights, [outputs, 1 + groups + rules], the bias first, of groups of bits and of rules."""
+    """A readable model: what each bit and each rule adds, and the bias; counts: see `Rows`."""
 
-    groups: tuple[Group, ...]
-    rules: tuple[And, ...]
-    heights: Float64[np.ndarray, "outputs features"]
+    bits: Float64[np.ndarray, "outputs bits"]
+    rules: dict[And, Float64[np.ndarray, " outputs"]]
+    bias: Float64[np.ndarray, " outputs"]
 
-    @property
-    def steps(self) -> int:
-        """Steps and rules."""
-        return len(self.groups) + len(self.rules)
+    def steps(self, rows: Rows, terms: Sequence[Term]) -> int:
+        """How many numbers it holds: steps, groups of the texts of a column, and rules."""
+        return len(self.groups(rows, terms)) + len(self.rules)
 
-    def features(self, rows: Rows, bits: Bits) -> Bits:
-        made = [bits[:, list(group)].sum(1) for group in self.groups]
-        made += [holds(rule, rows.codes).astype(np.float32) for rule in self.rules]
-        return np.stack(made, 1) if made else np.zeros((len(bits), 0), np.float32)
+    def groups(self, rows: Rows, terms: Sequence[Term]) -> list[list[int]]:
+        """Bits that add something: of a number each alone, of a category those of one height."""
+        found, first = list[list[int]](), rows.first
+        for one in terms:
+            own = [[bit] for j in one.inputs for bit in range(first[j], first[j + 1]) if self.bits[:, bit].any()]
+            if one.category:
+                alike = dict[tuple[float, ...], list[int]]()
+                for (bit,) in own:
+                    alike.setdefault(tuple(self.bits[:, bit]), []).append(bit)
+                own = [*alike.values()]
+            found += own
+        return found
 
-    def of(self, rows: Rows, bits: Bits) -> Values:
-        return self.heights[:, 0] + self.features(rows, bits) @ self.heights[:, 1:].T
+    def of(self, rows: Rows) -> Values:
+        """The outputs of rows."""
+        found = self.bias + rows.bits() @ self.bits.T
+        for rule, value in self.rules.items():
+            found += holds(rule, rows.codes)[:, None] * value
+        return found
 
 
-def refitted(
-    rows: Rows,
-    bits: Bits,
-    terms: Sequence[Term],
-    term: np.ndarray,
-    groups: Sequence[Group],
-    pairs: Sequence[list[And]],
-    before: Smooth,
-) -> tuple[Fit, Smooth, Values]:
-    """Fit the heights of what is left anew, without steps against the slope of their column; what it gives is the fit,
-    all heights by bit, and the outputs.
+@dataclass(frozen=True)
+class Design:
+    """Columns of a fit: the bits, a trend of each number (all its bits together: as if a straight line had a variance
+    too), then rules. terms: whose they are. trends: the first and last bit of each, and its scale."""
 
-    term: of each bit. before: whose penalties it begins with.
-    """
-    groups, started = [*groups], before.spread[:, : len(terms)]
-    started = np.concatenate([started, np.full((rows.outputs, len(pairs)), started.min())], 1)
-    while True:
-        made = Fit(tuple(groups), tuple(rule for rules in pairs for rule in rules), np.zeros((0, 0)))
-        x = made.features(rows, bits)
-        own = [int(term[group[0]]) for group in groups]
-        own += [len(terms) + i for i, rules in enumerate(pairs) for _ in rules]
-        found = smooth(rows, x, np.array(own, np.int64), started, REFIT_ROUNDS, before.noise)
-        slopes = np.array([terms[term[group[0]]].slope for group in groups])
-        against = (found.heights[0, 1 : 1 + len(groups)] * slopes < 0) if len(groups) else np.zeros(0, bool)
-        if not against.any():
-            break
-        groups = [group for group, bad in zip(groups, against, strict=True) if not bad]
-    every = np.zeros((rows.outputs, 1 + bits.shape[1]))
-    for place, group in enumerate(groups):
-        every[:, [1 + bit for bit in group]] = found.heights[:, [1 + place]]
-    return replace(made, heights=found.heights), replace(found, heights=every), found.of(x)
+    x: Bits
+    own: Int64[np.ndarray, " columns"]
+    trends: list[tuple[int, int, float]]
+
+    @classmethod
+    def of(cls, rows: Rows, terms: Sequence[Term]) -> Design:
+        bits, first, own = rows.bits(), rows.first, np.empty(sum(rows.counts), np.int64)
+        trends, of_trends = list[tuple[int, int, float]](), list[int]()
+        for place, term in enumerate(terms):
+            for j in term.inputs:
+                own[first[j] : first[j + 1]] = place
+                if rows.counts[j] >= TREND:
+                    trends.append((first[j], first[j + 1], rows.counts[j] ** -0.5))
+                    of_trends.append(len(terms) + place)
+        lines = [bits[:, a:b].sum(1, keepdims=True) * scale for a, b, scale in trends]
+        return cls(np.hstack([bits, *lines]), np.array([*own, *of_trends]), trends)
+
+    def kept(self, terms: int, chosen: np.ndarray) -> Design:
+        """Without the terms that are not chosen."""
+        return replace(self, x=self.x * np.isin(self.own % terms, chosen).astype(np.float32))
+
+    def with_rules(self, terms: int, pairs: Sequence[Sequence[And]], codes: np.ndarray) -> Design:
+        """With the rules of these pairs, each pair a term."""
+        held = [holds(rule, codes)[:, None] for rules in pairs for rule in rules]
+        own = [2 * terms + place for place, rules in enumerate(pairs) for _ in rules]
+        return replace(self, x=np.hstack([self.x, *held]).astype(np.float32), own=np.array([*self.own, *own]))
+
+    def of_bits(self, found: Smooth, bits: int) -> Float64[np.ndarray, "outputs bits"]:
+        """The heights of bits alone, with what the trends add to them."""
+        heights = found.heights[:, 1 : 1 + bits].copy()
+        for (a, b, scale), height in zip(self.trends, found.heights[:, 1 + bits :].T, strict=False):
+            heights[:, a:b] += height[:, None] * scale
+        return heights
 
 
 def path(
     rows: Rows, terms: Sequence[Term], options: Options, before: Smooth | None = None
 ) -> tuple[dict[tuple[float, int], Fit], Smooth]:
-    """Fits by the price of a step and the number of pairs that have rules, and the smooth one from which they come."""
-    bits, first = rows.bits(), np.cumsum([0, *rows.counts])
-    term = np.empty(first[-1], np.int64)
-    for place, one in enumerate(terms):
-        for j in one.inputs:
-            term[first[j] : first[j + 1]] = place
-    if before is None:
-        start = smooth(rows, bits, term, None, ROUNDS)
-    else:
-        start = smooth(rows, bits, term, before.spread, FOLD_ROUNDS, before.noise)
-    f = start.of(bits)
-    strength = np.array([_moved(start, bits, term == place) for place in range(len(terms))])
-    kept = np.sort(np.argsort(-strength, kind="stable")[: options.terms - options.pairs])
-    pairs = rules_of(rows, terms, f, start.noise, strength)[: options.pairs] if options.pairs else []
-    fits, now = dict[tuple[float, int], Fit](), start
-    for price in (*PRICES, *(MORE if options.steps else ())):
-        groups = fused(rows, [terms[place] for place in kept], now, rows.slopes(f)[1], price)
-        for some in {options.pairs, *(few for few in SOME if 0 < few <= options.pairs)} - {0}:
-            fits[price, some] = refitted(rows, bits, terms, term, groups, pairs[:some], now)[0]
-        fits[price, 0], now, f = refitted(rows, bits, terms, term, groups, [], now)
-    return fits, start
+    """Fits by the price of a step and the number of pairs that have rules, and the one of all steps alone.
+
+    before: from whose variances it begins.
+    """
+    design, count, fits = Design.of(rows, terms), len(terms), dict[tuple[float, int], Fit]()
+    plain = smooth(rows, design.x, design.own, None if before is None else before.spread,
+                   ROUNDS if before is None else MORE_ROUNDS, 1.0 if before is None else before.noise)  # fmt: skip
+    heights, bits = design.of_bits(plain, sum(rows.counts)), rows.bits()
+    own = design.own[: bits.shape[1]]
+    strength = np.array([(bits[:, own == i] @ heights[:, own == i].T).std(0).sum() for i in range(count)])
+    most = max(1, options.terms - options.pairs)
+    if count > most:
+        design = design.kept(count, np.argsort(-strength, kind="stable")[:most])
+        plain = smooth(rows, design.x, design.own, plain.spread, MORE_ROUNDS, plain.noise)
+    pairs = rules_of(rows, terms, plain.of(design.x), plain.noise, strength)[: options.pairs] if options.pairs else []
+    made = dict[int, list[Fit]]()  # by the number of pairs that there are
+    for some in sorted({0, options.pairs, *(few for few in SOME if few < options.pairs)}):
+        there = pairs[:some]
+        if len(there) not in made:
+            made[len(there)] = _by_price(rows, terms, options, design, plain, there)
+        fits |= {(price, some): fit for price, fit in zip(_prices(options), made[len(there)], strict=True)}
+    return fits, plain
 
 
-def _moved(found: Smooth, bits: Bits, own: np.ndarray) -> float:
-    """How much a term moves the outputs."""
-    return float((bits[:, own] @ found.heights[:, 1:][:, own].T).std(0).sum())
+def _prices(options: Options) -> tuple[float, ...]:
+    return (*PRICES, *MORE) if options.steps else PRICES
 
 
-def learned(rows: Rows, terms: Sequence[Term], options: Options) -> Fit:
-    """The fit with the fewest steps that is as good as the best one out of fold, but for `LEVEL` standard errors."""
-    most = max(8192, int(WORK / sum(rows.counts) ** 2))
-    if len(rows.y) > most:
-        rows = rows.some(np.linspace(0, len(rows.y) - 1, most).astype(np.int64))
+def _by_price(
+    rows: Rows, terms: Sequence[Term], options: Options, design: Design, plain: Smooth, pairs: Sequence[list[And]]
+) -> list[Fit]:
+    """Fits of all columns and the rules of these pairs, by the price of a step."""
+    found, count = plain, len(terms)
+    if pairs:
+        design = design.with_rules(count, pairs, rows.codes)
+        more = 2 * count + len(pairs) - plain.spread.shape[1]
+        spread = np.hstack([plain.spread, np.full((rows.outputs, more), 10.0)])
+        found = smooth(rows, design.x, design.own, spread, MORE_ROUNDS, plain.noise)
+    rules = [rule for leaves in pairs for rule in leaves]
+    made = [stepped(rows, terms, design, found, rules, price) for price in _prices(options)]
+    return [refitted(rows, terms, fit) for fit in made] if options.steps else made
+
+
+def stepped(
+    rows: Rows, terms: Sequence[Term], design: Design, found: Smooth, rules: Sequence[And], price: float
+) -> Fit:
+    """Fuse neighbouring values of each column, and those texts of a category that add about the same; the most frequent
+    group of texts adds nothing, and the bias has what it added."""
+    first, heights = rows.first, design.of_bits(found, sum(rows.counts))
+    curve = np.broadcast_to(rows.slopes(found.of(design.x))[1], (len(rows.y), rows.outputs)) / found.noise
+    bias = found.heights[:, 0].copy()
+    for k in range(rows.outputs):
+        mass, own = curve[:, k], heights[k]
+        for one in terms:
+            if one.category:
+                places = first[[*one.inputs]]
+                share = rows.codes[:, [*one.inputs]].T @ mass
+                order = np.argsort(own[places], kind="stable")
+                own[places[order]] = segments(own[places[order]], share[order], price)
+                usual = max(own[places], key=lambda value: share[own[places] == value].sum())
+                own[places] -= usual
+                bias[k] += usual
+                continue
+            for j in one.inputs:
+                values = np.concatenate([[0.0], np.cumsum(own[first[j] : first[j + 1]])])
+                weights = np.bincount(rows.codes[:, j], mass, rows.counts[j] + 1)
+                made = segments(monotone(values, weights, one.slope_of(j, rows.counts)), weights, price)
+                own[first[j] : first[j + 1]] = np.diff(made)
+                bias[k] += made[0]
+    of_rules = found.heights[:, found.heights.shape[1] - len(rules) :]
+    return Fit(heights, {rule: of_rules[:, i] for i, rule in enumerate(rules)}, bias)
+
+
+def refitted(rows: Rows, terms: Sequence[Term], fit: Fit) -> Fit:
+    """Fit the heights of few steps anew; those that are then against the slope of their column are 0."""
+    groups, bits = fit.groups(rows, terms), rows.bits()
+    of = [next(i for i, one in enumerate(terms) if j in one.inputs) for j in range(len(rows.counts)) if rows.counts[j]]
+    by_bit = np.repeat(of, [count for count in rows.counts if count])
+    own = [int(by_bit[group[0]]) for group in groups] + [len(terms)] * len(fit.rules)
+    held = [holds(rule, rows.codes)[:, None] for rule in fit.rules]
+    x = np.hstack([np.zeros((len(bits), 0)), *(bits[:, g].sum(1, keepdims=True) for g in groups), *held])
+    found = smooth(rows, x.astype(np.float32), np.array(own, np.int64), None, MORE_ROUNDS).heights
+    heights = np.zeros_like(fit.bits)
+    for place, group in enumerate(groups):
+        slope = terms[own[place]].slope
+        heights[:, group] = np.where(found[:, [1 + place]] * slope < 0, 0.0, found[:, [1 + place]])
+    of_rules = found[:, 1 + len(groups) :].T
+    return Fit(heights, dict(zip(fit.rules, of_rules, strict=True)), found[:, 0])
+
+
+def learned(rows: Rows, terms: Sequence[Term], options: Options) -> tuple[Fit, Values]:
+    """The fit with the fewest steps that is as good as the best one out of fold, but for `LEVEL` standard errors; and
+    the outputs of each row by a fit of the other folds."""
     fits, start = path(rows, terms, options)
-    order, losses = np.random.default_rng(0).permutation(len(rows.y)), {key: np.empty(len(rows.y)) for key in fits}
+    order, folds = (
+        np.random.default_rng(0).permutation(len(rows.y)),
+        list[tuple[np.ndarray, dict[tuple[float, int], Fit]]](),
+    )
+    losses = {key: np.empty(len(rows.y)) for key in fits}
     for fold in range(FOLDS):
         held = np.sort(order[fold::FOLDS])
-        outside, inside = rows.some(held), rows.some(np.setdiff1d(order, held))
-        bits = outside.bits()
-        for key, fit in path(inside, terms, options, start)[0].items():
-            losses[key][held] = outside.losses(fit.of(outside, bits))
-    fitting = [key for key, fit in fits.items() if not options.steps or fit.steps <= options.steps]
-    fitting = fitting or [min(fits, key=lambda key: fits[key].steps)]
+        outside, found = rows.some(held), path(rows.some(np.setdiff1d(order, held)), terms, options, start)[0]
+        folds.append((held, found))
+        for key, fit in found.items():
+            losses[key][held] = outside.losses(fit.of(outside))
+    steps = {key: fit.steps(rows, terms) for key, fit in fits.items()}
+    fitting = [key for key in fits if not options.steps or steps[key] <= options.steps]
+    fitting = fitting or [min(fits, key=lambda key: steps[key])]
     best = min(fitting, key=lambda key: losses[key].mean())
-    if options.steps:
-        return fits[best]
-    level = [key for key in fitting if _worse(losses[key] - losses[best]) <= LEVEL]
-    return fits[min(level, key=lambda key: fits[key].steps)]
+    if not options.steps:
+        level = [key for key in fitting if _worse(losses[key] - losses[best]) <= LEVEL]
+        best = min(level, key=lambda key: steps[key])
+    outputs = np.empty((len(rows.y), rows.outputs))
+    for held, found in folds:
+        outputs[held] = rounded(found[best], rows, options.points)[0].of(rows.some(held))
+    return rounded(fits[best], rows, options.points)[0], outputs
 
 
 def _worse(by: Float64[np.ndarray, " rows"]) -> float:
@@ -313,8 +392,11 @@ def _worse(by: Float64[np.ndarray, " rows"]) -> float:
 # ---- as a network ----
 
 
-def fit_readable(net: MLP, posed: Problem, options: Options) -> None:
+def fit_readable(net: MLP, posed: Problem, options: Options) -> dict[str, float | None]:
     """Make a network without hidden layers a readable one, by all rows of training and validation.
+
+    Returns:
+        its metrics out of fold: each row by a fit of the other folds.
 
     Raises:
         DataError: monotone names a column that is no number, or there are more than two classes.
@@ -323,8 +405,17 @@ def fit_readable(net: MLP, posed: Problem, options: Options) -> None:
     assert isinstance(posed.preprocessor, Preprocessor)
     net.thermometer.threshold.copy_(short_thresholds(net, posed.examples(sys.maxsize), posed.preprocessor))
     rows = known(net, posed.fitting(), posed.choosing())
+    most = max(8192, int(WORK / sum(rows.counts) ** 2))
+    if len(rows.y) > most:
+        rows = rows.some(np.linspace(0, len(rows.y) - 1, most).astype(np.int64))
     terms = terms_of(posed.preprocessor, options.monotone, net.thermometer.counts, posed.outputs)
-    place(net, rounded(learned(rows, terms, options), rows, options.points))
+    fit, found = learned(rows, terms, options)
+    place(net, fit)
+    outputs = torch.from_numpy(for_outputs(found.T, posed.outputs).T.copy())
+    y = torch.from_numpy(rows.y if rows.classes else rows.y[:, None])
+    weights = torch.from_numpy(rows.weights) if posed.weights else None
+    threshold = posed.preprocessor.target.threshold
+    return metrics(outputs, y, posed.task, posed.scale, weights=weights, threshold=threshold)
 
 
 def short_thresholds(net: MLP, x: torch.Tensor, known: Preprocessor) -> torch.Tensor:
@@ -372,52 +463,41 @@ def terms_of(known: Preprocessor, slopes: Sequence[str], counts: Sequence[int], 
     return found
 
 
-@dataclass(frozen=True)
-class Points:
-    """A fit in integers times `unit`, a power of two: heights of each bit and rule, and the bias, [outputs, ...]."""
+def rounded(fit: Fit, rows: Rows, points: int) -> tuple[Fit, float]:
+    """The fit in integers times a power of two, and this.
 
-    unit: float
-    bits: Int64[np.ndarray, "outputs bits"]
-    rules: dict[And, Int64[np.ndarray, " outputs"]]
-    bias: Int64[np.ndarray, " outputs"]
-    counts: tuple[int, ...]
-
-
-def rounded(fit: Fit, rows: Rows, points: int) -> Points:
-    """Round what the columns add, not each step, so that errors do not add up."""
-    first, heights = np.cumsum([0, *rows.counts]), np.zeros((rows.outputs, sum(rows.counts)))
-    for group, height in zip(fit.groups, fit.heights[:, 1:].T, strict=False):
-        heights[:, [*group]] = height[:, None]
-    sums = np.concatenate([heights[:, a:b].cumsum(1) for a, b in pairwise(first)], 1)
-    of_rules = fit.heights[:, 1 + len(fit.groups) :]
+    What the columns add is rounded, not each step, so that errors do not add up. points: the largest integer of a step;
+    0: fine ones.
+    """
+    sums = [fit.bits[:, a:b].cumsum(1) for a, b in pairwise(rows.first)]
     digits = FINE["classification" if rows.classes else "regression"]
     while True:
-        made = np.rint(sums * 2.0**digits).astype(np.int64)
-        bits = np.concatenate([np.diff(made[:, a:b], axis=1, prepend=0) for a, b in pairwise(first)], 1)
-        rules, bias = (np.rint(one * 2.0**digits).astype(np.int64) for one in (of_rules, fit.heights[:, 0]))
-        if max(np.abs(bits).max(initial=0), np.abs(rules).max(initial=0)) <= (points or MOST):
+        bits = np.concatenate([np.diff(np.rint(of * 2.0**digits), axis=1, prepend=0) for of in sums], 1)
+        rules = {rule: np.rint(value * 2.0**digits) for rule, value in fit.rules.items()}
+        if max(np.abs(bits).max(initial=0), *(np.abs(value).max() for value in rules.values()), 0) <= (points or MOST):
             break
         digits -= 1
-    kept = {rule: rules[:, i] for i, rule in enumerate(fit.rules) if rules[:, i].any()}
-    return Points(2.0**-digits, bits, kept, bias, rows.counts)
+    unit = 2.0**-digits
+    kept = {rule: value * unit for rule, value in rules.items() if value.any()}
+    return Fit(bits * unit, kept, np.rint(fit.bias / unit) * unit), unit
 
 
 @torch.no_grad()
-def place(net: MLP, points: Points) -> None:
+def place(net: MLP, fit: Fit) -> None:
     """Give a network these steps and rules, and the thresholds that they need."""
     assert isinstance(net.thermometer, Thermometer)
-    first = np.cumsum([0, *points.counts])
-    read = (points.bits != 0).any(0)
-    read[[int(first[j] + cut) for rule in points.rules for j, cut, _ in rule]] = True
+    first = np.cumsum([0, *net.thermometer.counts])
+    read = (fit.bits != 0).any(0)
+    read[[int(first[j] + cut) for rule in fit.rules for j, cut, _ in rule]] = True
     read[0] |= not read.any()  # a thermometer has a bit
     below = np.concatenate([[0], np.cumsum(read)])
     counts = [int(below[b] - below[a]) for a, b in pairwise(first)]
     thermometer = Thermometer(counts)
     thermometer.threshold.copy_(net.thermometer.threshold[torch.from_numpy(np.flatnonzero(read))])
     fewer = {tuple((j, int(below[first[j] + cut] - below[first[j]]), on) for j, cut, on in rule): value
-             for rule, value in points.rules.items()}  # fmt: skip
+             for rule, value in fit.rules.items()}  # fmt: skip
     net.thermometer, net.head = thermometer, nn.Linear(sum(counts), net.head.out_features)
-    for of, value in ((net.head.weight, points.bits[:, read]), (net.head.bias, points.bias)):
-        of.copy_(torch.from_numpy(for_outputs(value * points.unit, len(of))))
+    for of, value in ((net.head.weight, fit.bits[:, read]), (net.head.bias, fit.bias)):
+        of.copy_(torch.from_numpy(for_outputs(value, len(of))))
     if fewer:
-        set_leaves(net, as_bits(fewer, np.cumsum([0, *counts]), len(points.bias)), points.unit)
+        set_leaves(net, as_bits(fewer, np.cumsum([0, *counts]), len(fit.bias)))

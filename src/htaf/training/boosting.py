@@ -301,16 +301,16 @@ def fit_leaves(net: MLP, posed: Problem) -> None:
     train, validation = known(net, posed.fitting()), known(net, posed.choosing())
     found = boosted(train, validation, net.leaves.count, seed)
     if len(found.needed):
-        set_leaves(net, found, 1.0)
+        set_leaves(net, found)
     else:
         net.leaves = None
 
 
-def set_leaves(net: MLP, ands: Ands, unit: float) -> None:
-    """Give a network these leaves; unit: of their values."""
+def set_leaves(net: MLP, ands: Ands) -> None:
+    """Give a network these leaves."""
     outputs = net.head.out_features
     net.leaves = Leaves(ands.weight.shape[1], len(ands.needed), outputs)
-    value = for_outputs(ands.value * unit, outputs)
+    value = for_outputs(ands.value, outputs)
     net.leaves.place(*(torch.from_numpy(of).float() for of in (ands.weight, ands.needed, value)))
 
 

@@ -428,6 +428,10 @@ def _written(
     results = measure(
         net, exact, posed.measured(), posed.task, posed.scale, kept, weights=posed.weights, threshold=threshold
     )
+    outside = train.weights.pop("out_of_fold", None)  # of a network whose validation rows are fitted too
+    for of_part in results.values() if outside else ():
+        if of_part is not None:
+            of_part["validation"] = outside
     layers = _layers(net, exact, posed, history.device)
     release_memory()
     for one in (net, exact):

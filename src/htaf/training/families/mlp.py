@@ -74,7 +74,7 @@ class MLPNetwork(Network):
     weights: Weights = "float"
     terms: int = 30
     steps: int = 0
-    pairs: int = 5
+    pairs: int = 10
     points: int = 0
     monotone: tuple[str, ...] = ()
 
@@ -176,8 +176,8 @@ class MLPNetwork(Network):
         if not self.hidden:
             from htaf.training.additive import Options, fit_readable
 
-            fit_readable(net, posed, Options(self.terms, self.steps, self.pairs, self.points, self.monotone))
-            return {}
+            asked = Options(self.terms, self.steps, self.pairs, self.points, self.monotone)
+            return {"out_of_fold": fit_readable(net, posed, asked)}
         if net.direct is not None:
             fit_direct(net, posed)
         if net.leaves is not None:
