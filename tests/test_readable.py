@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -13,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import htaf
 from htaf import HtafClassifier, HtafRegressor
 from htaf.program.integer.raw import raw, raw_inputs
+from htaf.sharing import load
 from htaf.tables.inspection import InspectionError
 from htaf.tables.readable import Reading, edit
 from htaf.training.additive import Options, Term, learned, monotone, segments, shortest
@@ -89,7 +90,7 @@ def test_segments_cost_least(cells: list[tuple[int, int]], price: float) -> None
 
     inner = range(1, len(values))
     least = min(cost(ends) for count in range(len(values)) for ends in combinations(inner, count))
-    made = segments(values, weights, price)
+    made = segments(values, weights, [price, price / 2])[0]
     own = weights @ (values - made) ** 2 / 2 + price * np.count_nonzero(np.diff(made))
     assert own <= least + 1e-9
 
@@ -108,9 +109,40 @@ def test_columns_that_say_nothing_are_left_out(seed: int) -> None:
     codes = rng.integers(0, 9, (400, 4))
     y = (codes[:, 1] > 3) - 1.0 + rng.normal(0, 0.05, 400)
     terms = [Term(str(j), (j,)) for j in range(4)]
-    found = learned(Rows(codes, (8,) * 4, y, 0, np.ones(400), np.zeros((400, 1))), terms, Options(steps=3))
-    assert (8 + 3,) in found.groups
-    assert found.steps <= 3
+    rows = Rows(codes, (8,) * 4, y, 0, np.ones(400), np.zeros((400, 1)))
+    found, _ = learned(rows, terms, Options(steps=3))
+    assert found.bits[0, 8 + 3] > 0.9
+    assert found.steps(rows, terms) <= 3
+
+
+def test_outputs_out_of_fold_know_nothing_of_noise() -> None:
+    rng = np.random.default_rng(0)
+    codes, y = rng.integers(0, 31, (240, 6)), rng.normal(size=240)
+    rows = Rows(codes, (30,) * 6, y, 0, np.ones(240), np.zeros((240, 1)))
+    fit, outside = learned(rows, [Term(str(j), (j,)) for j in range(6)], Options())
+    constant = rows.losses(np.full((240, 1), y.mean())).mean()
+    assert rows.losses(outside).mean() > 0.98 * constant
+    assert rows.losses(fit.of(rows)).mean() <= constant + 1e-6
+
+
+def test_every_form_of_a_run_says_the_same(tmp_path: Path, htaf: Any) -> None:
+    frame, y = table()
+    file, run = tmp_path / "t.csv", tmp_path / "run"
+    frame.assign(y=np.where(y > np.median(y), "high", "low")).to_csv(file, index=False)
+    words = ("--data", file, "--target", "y", "--recipe", "readable", "--baselines", "False", "--out", run)
+    assert htaf("train", "tabular", *words)[0] == 0
+    own = json.loads((run / "record.json").read_text())
+    seen = json.loads(htaf("evaluate", run, "--part", "validation", "--json")[1])["exact"]
+    assert own["metrics"]["exact"]["validation"]["loss"] != pytest.approx(seen["loss"])
+    assert any("out of fold" in note for note in own["notes"] if isinstance(note, str))
+    for form, name in (("c", "c"), ("verilog", "v"), ("onnx-integer", "n.onnx")):
+        assert htaf("export", run, "--to", form, "--out", tmp_path / name)[0] == 0
+        code, out, err = htaf("verify", tmp_path / name, run, *(["--target", "host"] if form == "c" else []))
+        assert (code, "0 predictions and 0 outputs differ" in out + err) == (0, True)
+    assert "NETWORK_AGE_MISSING" in (tmp_path / "c" / "network.h").read_text(), "raw columns"
+    assert htaf("pack", run, "--out", tmp_path / "run.packed")[0] == 0
+    code, out, err = htaf("verify", tmp_path / "run.packed", run)
+    assert (code, "0 predictions and 0 outputs differ" in out + err) == (0, True)
 
 
 def test_monotone_is_the_nearest() -> None:
@@ -145,7 +177,7 @@ def test_edited_level(tmp_path: Path) -> None:
     bits = said.bits(frame)[:, term.places]
     assert np.array_equal(by, 100 * (bits == np.array(level.bits)).all(1))
     assert changed.before != changed.after
-    again = htaf.load(changed.run.save(tmp_path / "run").path)
+    again = load(changed.run.save(tmp_path / "run").path)
     assert np.array_equal(again.predict(frame), changed.run.predict(frame)["prediction"])
     with pytest.raises(InspectionError, match="expected one of the levels"):
         edit(model, "age", "old", 1)

@@ -34,10 +34,10 @@ from htaf.training.runs.integer import inputs_of
 from htaf.training.runs.metrics import metrics
 
 FOLDS = 4
-ROUNDS, MORE_ROUNDS = 12, 6  # of the variances: at first, and from those of another fit
+ROUNDS, MORE_ROUNDS = 12, 4  # of the variances: at first, and from those of another fit
 PRICES = tuple(0.0125 * 2**k for k in range(10))  # of a step, in nats of the loss
 MORE = tuple(0.0125 * 2**k for k in range(10, 19))  # where there are to be few
-SOME = (2, 5)  # pairs of columns that have rules; else none, or as many as there may be
+SOME = (3,)  # pairs of columns that have rules; else none, or as many as there may be
 TRIED, RULE = 12, 1.0  # columns that are paired, and the price of a rule, in nats
 COARSE = 24  # thresholds of a column for rules: of more the best one is best by chance
 WEAK = 0.5, 0.001  # of the variances before any rows are seen: what a term adds is never thought to be 0
@@ -45,6 +45,7 @@ LEVEL = 0.1  # standard errors by which fewer steps may be worse out of fold
 DEPTH = 3  # questions of a rule
 FEWEST = 20  # rows of a rule
 SHARE = 0.02  # of the rows
+NEAR = 1e-5  # of the curvature: sums of float32 are no nearer
 TREND = 4  # thresholds from which a column has a trend
 WORK = 4e10  # rows times bits squared, at most: of more rows some are fitted
 FINE = {"regression": 12, "classification": 10}  # binary digits behind the point
@@ -115,7 +116,8 @@ def smooth(
             if rows.classes or not len(gram):
                 gram = ((whole * curve[:, None].float()).t() @ whole).double()
             penalty = torch.from_numpy(np.concatenate([[1e-6], spread[k][term]]))
-            inverse = torch.linalg.inv(gram + torch.diag(penalty))
+            penalty += NEAR * gram.diagonal()
+            inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram + torch.diag(penalty)))
             new = inverse @ (whole.t() @ slope.float() + gram @ torch.from_numpy(heights[k]))
             heights[k] = new.numpy()
             f[:, k] = (whole @ new.float()).numpy()
@@ -128,22 +130,25 @@ def smooth(
 
 
 def segments(
-    values: Float64[np.ndarray, " cells"], weights: Float64[np.ndarray, " cells"], price: float
-) -> Float64[np.ndarray, " cells"]:
-    """The step function with the least sum of weights (values - it)^2 / 2 and the price of each step."""
+    values: Float64[np.ndarray, " cells"], weights: Float64[np.ndarray, " cells"], prices: Sequence[float]
+) -> Float64[np.ndarray, "prices cells"]:
+    """By price, the step function with the least sum of weights (values - it)^2 / 2 and the price of each step."""
     sums = [np.concatenate([[0.0], np.cumsum(v)]) for v in (weights, weights * values, weights * values**2)]
-    best, start = np.zeros(len(values) + 1), np.zeros(len(values), np.int64)
-    best[0] = -price
-    for end in range(1, len(values) + 1):
+    price, cells = np.array(prices), len(values)
+    best, start = np.zeros((len(price), cells + 1)), np.zeros((cells, len(price)), np.int64)
+    best[:, 0] = -price
+    for end in range(1, cells + 1):
         mass, first, second = (of[end] - of[:end] for of in sums)
-        cost = best[:end] + price + (second - first**2 / np.maximum(mass, 1e-12)) / 2
-        start[end - 1] = cost.argmin()
-        best[end] = cost[start[end - 1]]
-    made, end = np.empty(len(values)), len(values)
-    while end:
-        begin = start[end - 1]
-        made[begin:end] = np.average(values[begin:end], weights=weights[begin:end] + 1e-12)
-        end = begin
+        cost = best[:, :end] + price[:, None] + (second - first**2 / np.maximum(mass, 1e-12)) / 2
+        start[end - 1] = cost.argmin(1)
+        best[:, end] = cost.min(1)
+    made = np.empty((len(price), cells))
+    for row, begins in zip(made, start.T, strict=True):
+        end = cells
+        while end:
+            begin = begins[end - 1]
+            row[begin:end] = np.average(values[begin:end], weights=weights[begin:end] + 1e-12)
+            end = begin
     return made
 
 
@@ -305,18 +310,18 @@ def _by_price(
         spread = np.hstack([plain.spread, np.full((rows.outputs, more), 10.0)])
         found = smooth(rows, design.x, design.own, spread, MORE_ROUNDS, plain.noise)
     rules = [rule for leaves in pairs for rule in leaves]
-    made = [stepped(rows, terms, design, found, rules, price) for price in _prices(options)]
+    made = stepped(rows, terms, design, found, rules, _prices(options))
     return [refitted(rows, terms, fit) for fit in made] if options.steps else made
 
 
 def stepped(
-    rows: Rows, terms: Sequence[Term], design: Design, found: Smooth, rules: Sequence[And], price: float
-) -> Fit:
-    """Fuse neighbouring values of each column, and those texts of a category that add about the same; the most frequent
-    group of texts adds nothing, and the bias has what it added."""
+    rows: Rows, terms: Sequence[Term], design: Design, found: Smooth, rules: Sequence[And], prices: Sequence[float]
+) -> list[Fit]:
+    """By price, fuse neighbouring values of each column, and texts of a category that add about the same; the most
+    frequent group of texts adds nothing, and the bias has what it added."""
     first, heights = rows.first, design.of_bits(found, sum(rows.counts))
     curve = np.broadcast_to(rows.slopes(found.of(design.x))[1], (len(rows.y), rows.outputs)) / found.noise
-    bias = found.heights[:, 0].copy()
+    bits, bias = np.zeros((len(prices), *heights.shape)), np.tile(found.heights[:, 0], (len(prices), 1))
     for k in range(rows.outputs):
         mass, own = curve[:, k], heights[k]
         for one in terms:
@@ -324,19 +329,19 @@ def stepped(
                 places = first[[*one.inputs]]
                 share = rows.codes[:, [*one.inputs]].T @ mass
                 order = np.argsort(own[places], kind="stable")
-                own[places[order]] = segments(own[places[order]], share[order], price)
-                usual = max(own[places], key=lambda value: share[own[places] == value].sum())
-                own[places] -= usual
-                bias[k] += usual
+                made = segments(own[places[order]], share[order], prices)
+                usual = [max(of, key=lambda value: share[order][of == value].sum()) for of in made]
+                bits[:, k, places[order]] = made - np.array(usual)[:, None]
+                bias[:, k] += usual
                 continue
             for j in one.inputs:
                 values = np.concatenate([[0.0], np.cumsum(own[first[j] : first[j + 1]])])
                 weights = np.bincount(rows.codes[:, j], mass, rows.counts[j] + 1)
-                made = segments(monotone(values, weights, one.slope_of(j, rows.counts)), weights, price)
-                own[first[j] : first[j + 1]] = np.diff(made)
-                bias[k] += made[0]
-    of_rules = found.heights[:, found.heights.shape[1] - len(rules) :]
-    return Fit(heights, {rule: of_rules[:, i] for i, rule in enumerate(rules)}, bias)
+                made = segments(monotone(values, weights, one.slope_of(j, rows.counts)), weights, prices)
+                bits[:, k, first[j] : first[j + 1]] = np.diff(made, axis=1)
+                bias[:, k] += made[:, 0]
+    of_rules = dict(zip(rules, found.heights[:, found.heights.shape[1] - len(rules) :].T, strict=True))
+    return [Fit(bits[i], of_rules, bias[i]) for i in range(len(prices))]
 
 
 def refitted(rows: Rows, terms: Sequence[Term], fit: Fit) -> Fit:

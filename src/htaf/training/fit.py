@@ -400,6 +400,12 @@ def _lead(
     return run
 
 
+OUTSIDE = (
+    "figures of the validation part are out of fold: of all rows of training and validation, each by a network that was "
+    "fitted without it; the network of the run is fitted to all of them"
+)
+
+
 def _written(
     train: _Prepared,
     net: nn.Module,
@@ -460,6 +466,8 @@ def _written(
     if steps or recipe.exact_epoch is not None:
         record["hardening"] = {"exact_from": recipe.exact_epoch, "finish": steps}
     record["notes"] += to_record([*of_threshold, *result_notes(record, posed, net, recipe, kept)])
+    if outside:
+        record["notes"] += to_record([OUTSIDE])
     history.write()
     own_smooth = net if own and exact is not None else None
     run = finish_run(out, record, exact if own_smooth else net, posed.preprocessor, train.method, smooth=own_smooth)  # pyright: ignore[reportArgumentType]
