@@ -400,12 +400,6 @@ def _lead(
     return run
 
 
-OUTSIDE = (
-    "figures of the validation part are out of fold: of all rows of training and validation, each by a network that was "
-    "fitted without it; the network of the run is fitted to all of them"
-)
-
-
 def _written(
     train: _Prepared,
     net: nn.Module,
@@ -467,7 +461,8 @@ def _written(
         record["hardening"] = {"exact_from": recipe.exact_epoch, "finish": steps}
     record["notes"] += to_record([*of_threshold, *result_notes(record, posed, net, recipe, kept)])
     if outside:
-        record["notes"] += to_record([OUTSIDE])
+        said = "out of fold, each row by a network fitted without it; the run's own network is fitted to all of them"
+        record["notes"] += to_record([f"figures of the validation part are of all rows but the test part, {said}"])
     history.write()
     own_smooth = net if own and exact is not None else None
     run = finish_run(out, record, exact if own_smooth else net, posed.preprocessor, train.method, smooth=own_smooth)  # pyright: ignore[reportArgumentType]
