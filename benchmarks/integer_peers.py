@@ -202,7 +202,8 @@ def of_logic(of: Split, luts: int, seed: int, inputs: int = 6, thresholds: int =
 def of_steps(of: Split, steps: int, seed: int) -> IntegerProgram:
     """A readable network; every column is a number."""
     x, classes = real(of.x, of.input), len(np.unique(of.y))
-    counts = [min(128, len(np.unique(column)) - 1) for column in of.x.T]
+    most = min(128, 1024 // of.x.shape[1])  # as the recipe has it
+    counts = [min(most, len(np.unique(column)) - 1) for column in of.x.T]
     net = MLP(of.x.shape[1], classes, (), thresholds=counts)
     assert isinstance(net.thermometer, Thermometer)
     net.thermometer.place(net.columns(x))
