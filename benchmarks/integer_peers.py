@@ -203,7 +203,7 @@ def of_steps(of: Split, steps: int, seed: int) -> IntegerProgram:
     """A readable network; every column is a number."""
     x, classes = real(of.x, of.input), len(np.unique(of.y))
     most = min(128, 1024 // of.x.shape[1])  # as the recipe has it
-    counts = [min(most, len(np.unique(column)) - 1) for column in of.x.T]
+    counts = [min(most, len(np.unique(column.clip(-(2**13), 2**13))) - 1) for column in of.x.T]  # columns end at 8
     net = MLP(of.x.shape[1], classes, (), thresholds=counts)
     assert isinstance(net.thermometer, Thermometer)
     net.thermometer.place(net.columns(x))
