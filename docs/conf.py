@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -34,10 +35,10 @@ extensions = [
     "sphinx_gallery.gen_gallery",
 ]
 MENU = {
-    "Three doors": ["own-model", "tables", "networks", "named-concepts"],
+    "Guides": ["own-model", "tables", "named-concepts", "logic", "networks"],
     "Examples": ["gallery/index"],
     "Better networks": ["training-exact", "hardening"],
-    "Run it": ["packed", "sharing", "export", "integer", "logic", "serving", "scaling", "scaling-ray", "scaling-codes"],
+    "Run it": ["packed", "sharing", "export", "integer", "serving", "scaling", "scaling-ray", "scaling-codes"],
     "Reference": ["command", "api", "concepts", "packed-format", "architecture", "/CONTRIBUTING", "/CHANGELOG"],
     "Figures": [
         "where-it-pays",
@@ -71,7 +72,7 @@ autosummary_filename_map = {
     if name[0].isupper() and _lower.count(name.lower()) > 1
 }
 html_theme = "furo"
-html_title = "htaf"
+html_title, html_logo = f"htaf {release}", "logo.svg"
 html_show_copyright = False
 smartquotes = False
 html_extra_path = ["live"]  # what live.py keeps
@@ -120,6 +121,21 @@ def with_contents(app: Any, page: str, text: list[str]) -> None:
             text[0] += "\n".join(("", "```{toctree}", ":hidden:", f":caption: {caption}", "", *pages, "```", ""))
 
 
+NO_GUIDE = re.compile(r"CHANGELOG|CONTRIBUTING|docs/log|docs/architecture|docs/results|paper/.*")
+
+
+def out_of_search(app: Any, doctree: Any) -> None:
+    """Leave pages that are no guides out of the search, but for their titles."""
+    if NO_GUIDE.fullmatch(app.env.docname):
+        app.env.metadata[app.env.docname]["nosearch"] = "true"
+
+
+def as_index(app: Any, error: Exception | None) -> None:
+    """Copy the first page to the name that servers look for."""
+    if error is None and app.builder.format == "html":
+        shutil.copyfile(Path(app.outdir) / f"{root_doc}.html", Path(app.outdir) / "index.html")
+
+
 def without_dead_links(app: Any, doctree: Any, page: str) -> None:
     """A link to a file of the repository that is no page stands there as its text."""
     for link in list(doctree.findall(nodes.reference)):
@@ -132,4 +148,6 @@ def without_dead_links(app: Any, doctree: Any, page: str) -> None:
 def setup(app: Any) -> None:
     app.connect("doctree-resolved", without_dead_links)
     app.connect("source-read", with_contents)
+    app.connect("doctree-read", out_of_search)
+    app.connect("build-finished", as_index)
     app.connect("autodoc-process-docstring", plain, priority=400)  # before napoleon

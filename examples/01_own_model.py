@@ -3,7 +3,7 @@ Your own model with 0/1 activations
 ===================================
 
 You have a PyTorch model and a training loop. ``htaf.replace`` puts a step, 0 or 1, in place of every
-activation, your loop gets one new line, and ``htaf.finish`` fits the network to its bits. We look at what
+activation, your loop gets one new line, and ``htaf.finish`` refits norms and head. We look at what
 this costs on handwritten digits, beside the same network with ReLU.
 """
 
@@ -38,8 +38,8 @@ steps = htaf.replace(network(), example=train[0])
 print(htaf.conversion(steps))
 
 # %%
-# Those steps are exact from the first batch on. The paper trains with a smooth curve instead, and swaps in
-# the step at the end. That is ``replace`` with another activation. We train both, and ReLU beside them.
+# Those steps are exact from the first batch on. The paper trains with a smooth curve instead and swaps in
+# the step at the end; for that, give ``replace`` another activation. We train both, and ReLU for comparison.
 
 smooth = htaf.replace(network(), lambda: htaf.HTAF(1.0, 5.0), example=train[0])
 nets = {"ReLU": network(), "steps": steps, "HTAF, smooth": smooth}
@@ -74,10 +74,11 @@ axes.legend()
 plt.show()
 
 # %%
-# Fitted to the bits
-# ------------------
-# Nobody can ship the dashed line, as it needs the values between 0 and 1. ``finish`` wins back part of the
-# way: it re-estimates norms, repairs layers and refits the head, and keeps what makes the loss on held-out rows better.
+# Refitted
+# --------
+# The dashed line needs values between 0 and 1, so it is not a 0/1 network. ``finish`` wins back part of the
+# distance: it re-estimates norms, repairs layers and refits the head, and keeps each change that lowers the loss on
+# held-out rows.
 # On a network this small, bits cost about two points. ``replace(..., levels=2)`` or more channels help.
 
 for name in ("steps", "HTAF, smooth"):

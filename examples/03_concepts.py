@@ -42,8 +42,8 @@ for name in 80 * [" ".join(words) for words in product(*attributes)]:
 # One call
 # --------
 # ``discover`` trains, extracts the bits of every image and writes a page, as the command ``htaf demo --data`` does.
-# Here a small network learns from nothing. Without "small" and what follows the bits stand on a pretrained network,
-# which is better on photos.
+# Here a small network learns from these images alone. Without "small" and the options behind it, the bits are
+# trained on a pretrained network, which is better on photos.
 
 found = htaf.discover(place / "shapes", place / "out", "small", depth=10, concepts=12, lr=0.05, precision="float32")
 codes = found.codes.part("test")
@@ -82,6 +82,6 @@ plt.show()
 # %%
 # The page
 # --------
-# All of it to click through: reasons of decisions, mistakes, where a bit is seen. It opens without a server.
+# The page shows the reasons of each decision, the mistakes, and where a bit is seen. It opens without a server.
 
 print(f"open {found.page} in a browser: {found.summary['test_images']} test images, {codes.concepts} concepts")

@@ -53,10 +53,10 @@ for _ in range(30):
         optimizer.step()
 
 # %%
-# Made exact, and fitted to its spikes
-# ------------------------------------
-# ``finish`` swaps in the exact spike and repairs what that changes. The loss on sounds that it was not given
-# decides what is kept.
+# Made exact, and repaired
+# ------------------------
+# ``finish`` swaps in the exact spike and repairs what that changes. The loss on held-out sounds decides what
+# it keeps.
 
 exact, report = htaf.finish(net, [(x[:, :1500], y[:1500])], valid=(x[:, 1500:], y[1500:]))
 for name, network in {"smooth": net, "exact": htaf.harden(net), "finished": exact}.items():

@@ -55,8 +55,8 @@ assert torch.equal(packed(x_test), exact(x_test))
 # %%
 # A program of integers
 # ---------------------
-# The input says what integers come in, here the pixels from 0 to 16; without it they are as fine as the network
-# reads numbers. ``run`` gives integers, and ``outputs`` what the network gives.
+# ``Input`` declares the integers that come in, here pixels from 0 to 16; without it htaf chooses them as fine as the
+# network reads. ``run`` returns integers, ``outputs`` the network's own numbers.
 
 program = integer_program(exact, x, input=Input("columns", (64,), low=0, high=16))
 assert (program.outputs(x_test) == exact(x_test).detach().numpy()).all()

@@ -61,8 +61,8 @@ axes.legend(loc="upper left")
 plt.show()
 
 # %%
-# And what the computer makes of it
-# ---------------------------------
+# What floating point does to it
+# -------------------------------
 # Written out in PyTorch, the gradient is a product with 1 - sigmoid(...), which is rounded to 0 where the
 # sigmoid is rounded to 1. htaf computes the slope itself. Here is the share of inputs in [-6, 6] whose gradient
 # is exactly 0 in float32, though a float32 could hold it.

@@ -58,7 +58,7 @@ search = GridSearchCV(pipelines["HtafClassifier"], grid, cv=2).fit(train, y_trai
 print(f"best: {search.best_params_}, {search.score(test, y_test):.1%} on rows left out")
 
 # %%
-# A pipeline is not needed for the sake of htaf: numbers are scaled, texts encoded and gaps filled by itself.
+# htaf itself needs no pipeline: it scales numbers, encodes texts and fills gaps.
 
 alone = htaf.HtafClassifier().fit(train, y_train)
 print(f"on the columns as they are: {alone.score(test, y_test):.1%}")

@@ -1,4 +1,4 @@
-"""An installed htaf computes: the first Python of the README and the command's help, without a compiler in PATH.
+"""An installed htaf computes: the first Python of docs/own-model.md and the command's help, without a compiler in PATH.
 
     python tests/installed.py [--native]
 
@@ -19,10 +19,10 @@ os.environ["PATH"] = str(Path(sys.executable).parent)
 import htaf
 from htaf.core.kernels.native import load
 
-readme = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
-found = re.search(r"^```python\n(.*?)^```$", readme, re.DOTALL | re.MULTILINE)
-assert found, "expected a block of Python in README.md"
-exec(compile(found[1], "README.md", "exec"))
+page = (Path(__file__).resolve().parents[1] / "docs" / "own-model.md").read_text(encoding="utf-8")
+found = re.search(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+assert found, "expected a block of Python in docs/own-model.md"
+exec(compile(found[1], "own-model.md", "exec"))
 
 help_ = subprocess.run([sys.executable, "-m", "htaf", "--help"], capture_output=True, text=True, check=True).stdout
 assert help_.startswith("usage: htaf"), help_

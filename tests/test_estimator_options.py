@@ -114,7 +114,7 @@ def test_a_frame_is_validated_on_its_last_rows() -> None:
     last = htaf.fit(dated.sample(frac=1, random_state=0), "y", time="day", validation_fraction=0.25, **SMALL)
     assert drawn.run_.record["rows"]["validation"] == 12
     assert last.run_.record["rows"] == {"train": 90, "validation": 30}
-    assert not any("divided by chance" in note for note in last.notes_)
+    assert not any("split at random" in note for note in last.notes_)
     found = last.run_.record["metrics"]["exact"]["validation"]["accuracy"]
     assert found == pytest.approx(last.score(dated[TRAINED:], Y[TRAINED:])), "on the last 30 days"
 

@@ -545,11 +545,11 @@ def test_small_data() -> None:
 def test_labels_that_a_file_would_make_one_are_told() -> None:
     labels = ["Yes", "no", " yes", "yes", "m", "M"] * 4
     rows = pd.DataFrame({"a": range(24)})
-    said = r"target 'y': each a class of its own: ' yes' = 'Yes' = 'yes'\. Where they are one"
+    said = r"target 'y': each spelling is a class of its own: ' yes' = 'Yes' = 'yes'\. If they are one"
     with pytest.warns(UserWarning, match=said):
         model = HtafClassifier(**TINY).fit(rows, pd.Series(labels, name="y"))
     assert len(model.classes_) == 6
-    assert any("each a class of its own" in note for note in model.notes_)
+    assert any("each spelling is a class of its own" in note for note in model.notes_)
     read = htaf.fit(rows.assign(y=labels), "y", **TINY)
     assert read.classes_.tolist() == ["M", "m", "no", "yes"]
     assert "column 'y': one category each: 'yes' = 'Yes'" in read.notes_

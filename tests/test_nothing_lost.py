@@ -178,13 +178,13 @@ def test_a_column_that_gives_the_target_away_is_named_before_the_training(task: 
     found = divided_notes(from_frame(frame, "y"), 0, "random")
     noted = {note.column: note.kind for note in found if isinstance(note, Note)}
     assert noted == {"paid": "gives the target away"}
-    with pytest.warns(UserWarning, match="WARNING: column 'paid' alone says the target 'y' almost without error"):
+    with pytest.warns(UserWarning, match="WARNING: column 'paid' alone predicts the target 'y' almost perfectly"):
         htaf_fit(frame, "y", **TINY)
     frame.to_csv(tmp_path / "t.csv", index=False)
     words = ("--epochs", 1, "--hidden", 4, "--baselines", "False", "--out", tmp_path / "run")
     code, _, err = htaf("train", "tabular", "--data", tmp_path / "t.csv", "--target", "y", *words)
     assert code == 0
-    assert err.count("column 'paid' alone says") == 1
+    assert err.count("column 'paid' alone predicts") == 1
 
 
 def test_dates_and_parts_drawn_by_chance() -> None:
@@ -194,7 +194,7 @@ def test_dates_and_parts_drawn_by_chance() -> None:
     frame = pd.DataFrame({"day": days, "x": rng.normal(size=200), "y": rng.normal(size=200)})
     table = from_frame(frame, "y")
     said = told(divided_notes(table, 0, "random"))
-    assert any("time='day') shows it" in line for line in said), said
+    assert any("time='day') measures it" in line for line in said), said
     frame["day"] = np.repeat(days[:20], 10)
     assert not told(divided_notes(from_frame(frame, "y"), 0, "random"))
 
@@ -290,7 +290,7 @@ def test_numbers_with_a_unit_are_numbers_everywhere(tmp_path: Path) -> None:
     plain = frame.assign(weight=[*frame["weight"][:100], *map(str, weight[100:])])
     inputs, notes = made.transform_with_notes(plain)
     assert inputs.tobytes() == expected.tobytes()
-    assert "column 'weight': 20 rows without the unit '#kg' of training, read as if it were there" in told(notes)
+    assert "column 'weight': 20 rows without the unit '#kg' of the training, read as if it were there" in told(notes)
     assert "column 'weight': 120 rows without the unit" in str(told(made.transform_with_notes(table.features)[1]))
     with pytest.raises(DataError, match="expected a number in '#kg', got '5 lb'"):
         made.transform(frame.assign(weight="5 lb"))

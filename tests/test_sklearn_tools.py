@@ -52,7 +52,7 @@ def regressor(**options: Any) -> HtafRegressor:
 def _told() -> Iterator[None]:
     """Two epochs may learn nothing, and these figures stay off the screen."""
     with warnings.catch_warnings(), mpl.rc_context({"backend": "agg"}):
-        warnings.filterwarnings("ignore", message="(WARNING: .*|.*alone says.*)", category=UserWarning)
+        warnings.filterwarnings("ignore", message="(WARNING: .*|.*alone predicts.*)", category=UserWarning)
         yield
 
 

@@ -95,11 +95,11 @@ def test_the_command_gives_bits_names_and_reasons(htaf, run: Run, pictures: Path
     assert [row["runner_up"] for row in rows[:6]] == [str(number) for number in reasons.runner_up]
     best = reasons.strongest(0)[0]
     assert [float(row["shown"]) for row in rows[:6]] == pytest.approx([reasons.shown(i) for i in range(6)], abs=1e-4)
-    assert f"hold {np.mean([reasons.shown(i) for i in range(6)]):.0%} of the margin on average" in err
-    assert "names are not verified: nothing has shown that they fit; in these reasons '" in err
+    assert f"explain {np.mean([reasons.shown(i) for i in range(6)]):.0%} of the margin on average" in err
+    assert "so they are guesses; in these reasons '" in err
     state = "on" if bits[0, best] else "off"
     assert rows[0]["reasons"].startswith(f"concept {best} (stroke {best}, unverified) is {state}, +")
-    assert "note: 21 of 21 names are not verified: " in err
+    assert "note: 21 of 21 names did not pass a check" in err
     assert not rows[6]["concept_0 stroke 0 (unverified)"]
     assert not rows[6]["reasons"]
     made = json.loads(htaf(*words, "--json")[1])

@@ -99,13 +99,13 @@ def test_one_or_two_columns_that_say_the_target(name: str) -> None:
 
 def test_the_caller_and_the_page_are_warned(tmp_path: Any, htaf: Any) -> None:
     frame = leaks()["sum says the class"][0]
-    with pytest.warns(UserWarning, match="columns 'a', 'b' together say the target 'y'"):
+    with pytest.warns(UserWarning, match="columns 'a', 'b' together predict the target 'y'"):
         htaf_fit(frame, "y", hidden=(4,), epochs=1)
     frame.to_csv(tmp_path / "t.csv", index=False)
     words = ("--epochs", 1, "--hidden", 4, "--baselines", "False", "--out", tmp_path / "run")
     assert htaf("train", "tabular", "--data", tmp_path / "t.csv", "--target", "y", *words)[0] == 0
     above, _, _ = (tmp_path / "run" / "report.html").read_text("utf-8").partition("Which columns matter")
-    assert "together say the target" in above
+    assert "together predict the target" in above
 
 
 def test_real_tables_whose_columns_are_good_are_not_told() -> None:

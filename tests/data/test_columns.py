@@ -191,7 +191,7 @@ def test_times_are_of_the_zone_of_training_or_refused() -> None:
     as_text = zoned["when"].map(str).astype(object)
     assert fitted.transform(zoned.assign(when=as_text)).tobytes() == inputs.tobytes()
     one = fitted.transform_with_notes(zoned.assign(when=as_text.where(as_text.index > 0, "2012-01-01 00:00")))[1]
-    assert "column 'when': 1 row without the time zone of training, read as UTC" in told(one)
+    assert "column 'when': 1 row without the time zone of the training, read as UTC" in told(one)
     for rows in (naive, naive.astype(str).astype(object)):
         with pytest.raises(DataError, match="row 1: expected times with a time zone"):
             fitted.transform(rows)

@@ -223,7 +223,7 @@ def test_truth_has_every_spelling(trained: str, pair: str) -> None:
 def test_a_column_of_other_categories_is_warned_of() -> None:
     learned = Preprocessor.fit(pd.DataFrame({"x": list("ab") * 9}), np.arange(18.0), task="regression", target_name="y")
     found = told(learned.transform_with_notes(pd.DataFrame({"x": list("cd") * 4}))[1])
-    assert "WARNING: column 'x': no row of 8 has a category of training, 'a', 'b'" in "\n".join(found)
+    assert "WARNING: column 'x': none of 8 rows has a category of the training, 'a', 'b'" in "\n".join(found)
     assert "WARNING" not in "\n".join(told(learned.transform_with_notes(pd.DataFrame({"x": list("acdddddd")}))[1]))
 
 

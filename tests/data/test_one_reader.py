@@ -177,8 +177,8 @@ FILES = {
     ),
     "packed": File({"c": FRUIT}, packed=True),
     "blank lines": File({"c": FRUIT}, before="\n\n"),
-    "a saved index": File({"": each("{}"), "c": FRUIT}, said="left out without a name: column 1 of 4"),
-    "a saved index, twice": File({"": each("{}"), "Unnamed: 0": each("{}")}, said="without a name: column 1, 2 of 4"),
+    "a saved index": File({"": each("{}"), "c": FRUIT}, said="left out, having no name: column 1 of 4"),
+    "a saved index, twice": File({"": each("{}"), "Unnamed: 0": each("{}")}, said="having no name: column 1, 2 of 4"),
     "numbers for names": File({"0": each("{}"), "1": FRUIT}),
     # what to do is said
     "a line for Excel": File({"c": FRUIT}, separator=";", before="sep=;\n", said="delete this line", refused=True),
@@ -275,7 +275,7 @@ def test_names_that_come_again_are_numbered_as_by_pandas(tmp_path: Path) -> None
     path.write_text("a,b,a,a.1,a\n" + "".join(f"{row},{row % 2},{row * 3},{row * 5},{row * 7}\n" for row in range(30)))
     frame, notes = table_files.read_frame(path)
     assert [*frame] == [*pd.read_csv(path)]
-    assert "a name that comes again is numbered: column 3, 'a', is 'a.2'" in told(notes)
+    assert "duplicate column name: column 3, 'a', is called 'a.2'" in told(notes)
 
 
 def test_texts_of_parquet_stay_text(tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ def test_the_sum_of_the_others_is_told() -> None:
 def test_names_that_differ_by_blanks_alone(tmp_path: Path) -> None:
     """A file has one of them twice, numbered. A frame has two columns, each is found, and the target is one of them."""
     path = File({"x": each("{}"), "x ": each("{}5")}).write(tmp_path)
-    assert "a name that comes again is numbered: column 2, 'x', is 'x.1'" in told(load(path, target="y").notes)
+    assert "duplicate column name: column 2, 'x', is called 'x.1'" in told(load(path, target="y").notes)
     frame = pd.read_csv(path).rename(columns={"n": " n", "y": " y"})
     table = from_frame(frame, " y")
     assert (table.target_name, [*table.features]) == ("y", ["x", "x ", "n"])

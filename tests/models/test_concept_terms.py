@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import htaf
-from htaf.models.concept_terms import neighbour_term, rate_term, shared_rate
+from htaf.models.concept_terms import group_directions, neighbour_term, rate_term, shared_rate
 from htaf.training.families import ready_recipe
 from htaf.training.families.icbm import ICBMNetwork
 
@@ -88,3 +88,55 @@ def test_a_concept_is_wanted_in_three_classes_or_more_unless_a_rate_is_given(
     assert isinstance(network, ICBMNetwork)
     assert network.rate_for(classes) == pytest.approx(wanted)
     assert replace(network, concept_rate=given).rate_for(classes) == given
+
+
+def clusters(images: int, of: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Features of images in clusters far apart, and the number of each one's cluster."""
+    generator = torch.Generator().manual_seed(seed)
+    own, centres = torch.arange(images) % of, torch.linalg.qr(torch.randn(12, 12, generator=generator)).Q
+    return centres[own] * 12 + torch.randn(images, 12, generator=generator) * 0.3, own
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10**6), of=st.integers(2, 5))
+def test_each_cluster_of_features_has_a_direction_in_which_its_images_lie_farthest(seed: int, of: int) -> None:
+    x, own = clusters(40, of, seed)
+    scores = (x - x.mean(0)) @ group_directions(x, of).T
+    best = {int(cluster): int(scores[own == cluster].mean(0).argmax()) for cluster in own.unique()}
+    assert len(set(best.values())) == of
+    for cluster, group in best.items():
+        assert scores[own == cluster, group].min() > scores[own != cluster, group].max()
+
+
+def test_groups_do_not_depend_on_the_scale_of_a_feature_and_have_four_images_each() -> None:
+    x, _ = clusters(30, 3, 0)
+    scaled = x * torch.linspace(0.1, 5, 12) + 3
+    scores, others = ((some - some.mean(0)) @ group_directions(some, 3).T for some in (x, scaled))
+    assert torch.allclose(scores, others, atol=1e-3)
+    assert torch.equal(group_directions(x, 3), group_directions(x, 3))
+    assert len(group_directions(torch.cat([x[:2]] * 8), 6)) == 2
+    assert len(group_directions(x, 30)) == 7  # four images for each
+    assert not len(group_directions(x[:3], 3))
+    assert group_directions(torch.ones(4, 12), 3).tolist() == [[0.0] * 12]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_no_class_draws_on_groups_and_a_step_of_training_leaves_them_as_they_are(share: float) -> None:
+    x, _ = clusters(48, 4, 0)
+    torch.manual_seed(0)
+    net = htaf.ICBM(nn.Flatten(), 2, example=x[:2, :, None, None], concepts=8).train()
+    net.begin_groups(x, share)
+    first = net.size - net.grouped
+    assert net.grouped == int(8 * share)
+    assert isinstance(net.projection, nn.Linear)
+    began = (net.pre_activations(x) >= 0).float().mean(0)[first:]
+    assert ((began > 0.2) & (began < 0.6)).all()
+    before = {name: value.detach().clone() for name, value in net.named_parameters()}
+    network = ICBMNetwork("wide_resnet", concepts=8, concept_rate=0.3, neighbours=0.5)
+    network.loss(net, x, torch.arange(48) % 2, nn.functional.cross_entropy, None).backward()
+    torch.optim.SGD(net.parameters(), 0.1).step()
+    changed = {name: (value != before[name]) for name, value in net.named_parameters()}
+    assert changed["projection.weight"][:first].any(1).all()
+    assert not changed["projection.weight"][first:].any()
+    assert not changed["norm.bias"][first:].any()
+    assert not net.head.weight[:, first:].any()

@@ -108,7 +108,7 @@ def test_a_gap_of_networks_with_other_weights_is_none(run: Run) -> None:
     assert values["refitted"] is None
     assert "gap, exact - smooth" in page.page(values)
     text = " ".join(page.page(values | {"refitted": ["recalibrate", "shrink"]}).split())
-    assert "The exact network has weights of its own, fitted to its bits" in text
+    assert "The exact network was refitted after hardening" in text
     assert "gap, exact - smooth" not in text
     steps = [{"name": "recalibrate", "kept": False}, {"name": "refit", "kept": True}]
     record = {"hardening": {"finish": steps}}

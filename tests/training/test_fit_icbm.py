@@ -134,7 +134,7 @@ def test_given_attributes_say_how_many_concepts_a_recipe_has() -> None:
     assert found.replace(bottleneck="joint").network.values()["concepts"] == 0
     assert adapt(frozen, {"freeze": False})[0].network.values()["keep_norms"] is True
     for changes in ({"bottleneck": "implicit"}, {"freeze": True}, {"bottleneck": "joint", "concepts": 3}):
-        assert adapt(frozen, changes)[0].network.values()["concepts"] == 128  # 3 is refused with the rest
+        assert adapt(frozen, changes)[0].network.values()["concepts"] == 208  # 3 is refused with the rest
 
 
 @pytest.mark.parametrize("bottleneck", ["joint", "sequential", "independent"])

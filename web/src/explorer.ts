@@ -118,6 +118,12 @@ export const bitsOf = (explorer: Explorer, row: number): Uint8Array =>
 export const weightOf = ({ head }: Explorer, k: number, concept: number): number => head.weight[k * head.concepts + concept]!;
 
 /** The concepts on which some class draws. */
+/** Whether no class draws on a concept and the class hardly tells which items have it: right in less than 80%, where 50% is chance. */
+export const isBeyond = ({ used, concepts }: Explorer, concept: number): boolean => {
+  const { balanced, dead } = concepts[concept]!;
+  return !used[concept] && !dead && balanced !== null && balanced < 0.8;
+};
+
 export const usedConcepts = ({ used }: Explorer): number[] => used.flatMap((one, concept) => (one ? [concept] : []));
 
 /** Whether a class, or one of two and not both alike, draws on a concept. */

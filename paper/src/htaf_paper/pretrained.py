@@ -92,7 +92,7 @@ def recipe(cell: Cell, weights: str) -> Recipe:
         base = base.replace(
             backbone="tf_efficientnet_lite0", epochs=10, alpha0=2.0, alpha1=8.0, start=(0.5, 2.0), augment="crop-flip"
         )
-    base = base.replace(concepts=cell.concepts, method=cell.method, **METHODS[cell.method])
+    base = base.replace(concepts=cell.concepts, method=cell.method, group_share=0.0, **METHODS[cell.method])
     if cell.data == "cifar10":
         base = base.replace(train_images=5000, validation_images=1000, enlarge=160)
     return base

@@ -246,7 +246,7 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("model.htaf.safetensors", "htaf_gates.safetensors", "config.json", "generation_config.json", "tokenizer.json",
          "tokenizer_config.json", "chat_template.jinja", "work"),
     ),
-    "demonstration": (("demo.json",), ("demo.png",)),
+    "demonstration": (("demo.json",), ()),
 }  # fmt: skip
 
 

@@ -88,8 +88,7 @@ VERBS = {
     ),
     "demo": Verb(
         "htaf.cli.demo:demo",
-        "Train three methods on handwritten digits, harden them, compare; then read the bits of a concept bottleneck, "
-        "and write the page of its concepts.",
+        "Train networks with 0/1 activations on handwritten digits, and write a page that shows what their bits mean.",
         keeps=True,
     ),
     "doctor": Verb(
@@ -153,7 +152,8 @@ class Known(NamedTuple):
 
 @functools.cache
 def known() -> Known:
-    """Ours and those of other distributions: modules with GROUPS and VERBS, by entry points in `htaf.verbs`."""
+    """Return our verbs and those of other distributions: modules with GROUPS and VERBS, by entry points in
+    `htaf.verbs`."""
     groups, verbs = dict(GROUPS), dict(VERBS)
     for entry in metadata.entry_points(group="htaf.verbs"):
         module = entry.load()
@@ -175,7 +175,7 @@ def main() -> None:
 
 
 def _flags(words: list[str]) -> list[str]:
-    """The words before `--`, behind which none is a flag."""
+    """Return the words before `--`, behind which none is a flag."""
     return words[: words.index("--")] if "--" in words else words
 
 
@@ -216,7 +216,7 @@ def _run(verb: str | None, words: list[str]) -> None:
 
 
 def _expect_once(words: list[str], function: Callable[..., None]) -> None:
-    """Raises UsageError for a flag that is given twice: the first one would count for nothing."""
+    """Raise UsageError for a flag that is given twice: the first one would count for nothing."""
     from tyro.conf import UseAppendAction
 
     hints = get_type_hints(function, include_extras=True).items()
@@ -229,7 +229,7 @@ def _expect_once(words: list[str], function: Callable[..., None]) -> None:
 
 
 def _expect_own(words: list[str], function: Callable[..., None], verb: str) -> None:
-    """Raises UsageError for a flag by a name that another library has for it; what else there is not tyro refuses."""
+    """Raise UsageError for a flag by a name that another library has for it; what else there is not tyro refuses."""
     given = [word.partition("=")[0] for word in words if word.startswith("--")]
     others = [flag for flag in given if flag[2:].replace("-", "_") in (*CALLED, *INSTEAD)]
     if not others:
@@ -245,7 +245,7 @@ def _expect_own(words: list[str], function: Callable[..., None], verb: str) -> N
 
 
 def _unknown(word: str | None, group: str | None) -> str:
-    """The message for a word that is no verb, or for none."""
+    """Return the message for a word that is no verb, or for none."""
     verbs = known().verbs
     if group is None:
         what, names = "a verb", list(dict.fromkeys(verb.split()[0] for verb in verbs))

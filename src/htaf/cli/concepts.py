@@ -61,7 +61,7 @@ def offering_parts(part: PartName) -> Iterator[None]:
 
 
 def image_run(run: Path, method: str | None = None) -> Run:
-    """The run in a folder, if it was trained on images."""
+    """Return the run in a folder, if it was trained on images."""
     opened = opened_run(run, method)
     if not opened.takes_images:
         raise UsageError(f"expected a run of `htaf train icbm`, {opened.path} was trained on a table")
@@ -69,7 +69,7 @@ def image_run(run: Path, method: str | None = None) -> Run:
 
 
 def own_images(run: Run, data_dir: str | None, instead: str) -> Any:
-    """The images that a run was trained on; where it does not say which, the error says what to do instead."""
+    """Return the images that a run was trained on; where it does not say which, the error says what to do instead."""
     with needs_source(instead):
         return run.data(data_dir=data_dir)
 
@@ -140,7 +140,7 @@ def extract(
 
 
 def show_accuracies(found: CodesFolder, out: Path, json: bool) -> None:
-    """Accuracy of each part of codes or features."""
+    """Show accuracy of each part of codes or features."""
     rows = found.accuracies()
     result = {"out": str(out), "images": len(found), "concepts": found.concepts, "parts": rows}
     if json:
@@ -352,7 +352,7 @@ def sparse(
 
 
 def limits_of(run: Run, nec: tuple[int, ...]) -> list[int]:
-    """Most concepts of a class: those that are given, or 5 and 10 where there are more concepts.
+    """Return the limits of concepts per class: those that are given, or 5 and 10 where there are more concepts.
 
     Raises:
         UsageError: fewer than one, or more than there are.
@@ -392,7 +392,7 @@ def _saved(run: Run, out: Path, found: SparseHead, images: Any) -> dict[str, Any
 
 
 def show_heads(heads: Mapping[str, Any]) -> None:
-    """The heads that were tried for a run, and which one it has: what `htaf.concepts.run_heads` records."""
+    """Show the heads that were tried for a run, and which one it has: what `htaf.concepts.run_heads` records."""
     from htaf.concepts.run_heads import about_heads
 
     rows: Rows = [

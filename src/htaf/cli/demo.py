@@ -1,4 +1,4 @@
-"""`htaf demo`: what `htaf.cli.demonstration` and, on your own images, `htaf.discover` find, as tables."""
+"""`htaf demo`: run `htaf.cli.demonstration`, or `htaf.discover` on your own images, and show the results as tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import OmitArgPrefixes, arg
 
-from htaf._ground.console import UsageError, check_seed, direction, print_json, say, show, tell
+from htaf._ground.console import UsageError, check_seed, print_json, say, show, tell
 from htaf._ground.files import LOCK, check_output_folder, hold, to_json, write_atomic
 from htaf.cli.concepts import show_heads
 from htaf.cli.flags import DataDir, Folder, Json, Place
@@ -25,7 +25,7 @@ class FolderFlags:
     Args:
         pretrained: Weights of the backbone: hub, a file, the name of an installed package with one, or a run folder.
         backbone: A timm model's name; none: tf_efficientnet_lite0.
-        concepts: How many bits; none: 128.
+        concepts: How many bits; none: 208.
         epochs: Of the head, on the features; none: 60.
         size: Height and width in pixels to which images are scaled; none: by the images, from 32 to 224.
         concepts_per_class: Most concepts that a class draws on, as of htaf train icbm; none: auto.
@@ -46,7 +46,7 @@ class FolderFlags:
 def _own(
     out: Path, data: str, seed: int, flags: FolderFlags, server: ServerFlags, data_dir: str | None, json: bool
 ) -> None:
-    """The whole of it on a user's images."""
+    """Run every step on the user's images."""
     begun = time.monotonic()
     from htaf.concepts.discovery import discover, recipe_of
     from htaf.data.image_sets import expect_outside
@@ -64,7 +64,7 @@ def _own(
     expect_outside(out, data)
     own = ("pretrained", "backbone", "concepts", "epochs", "enlarge")
     fields = {name: value for name in own if (value := getattr(flags, name)) is not None}
-    recipe_of("frozen", fields)  # what cannot be is said before anything is written
+    recipe_of("frozen", fields)  # fails before anything is written
     model = flags.model or os.environ.get("OPENAI_MODEL", "")
     check_output_folder(out, own="demonstration")
     named = (lambda codes, file: model_names(codes, model, server, file)) if model else None
@@ -80,33 +80,36 @@ def _own(
 
 
 def _show_concepts(out: Path, found: dict[str, Any], total: float) -> None:
-    """Show what was found about the bits of images, the seconds that it took, and the next commands."""
-    rows = [
-        ("accuracy, smooth", f"{found['smooth']:.1%}"),
-        ("accuracy, exact bits", f"{found['exact']:.1%}"),
-        ("concepts that say nothing (dead)", found["dead"]),
-        ("names found, verified", f"{found['names']['found']}, {found['names']['verified']}"),
+    """Show what was trained, how often it is right, where its page is, and the next commands."""
+    rows: list[tuple[object, ...]] = [
+        ("right, with smooth activations", f"{found['smooth']:.1%}"),
+        ("right, with exact 0/1 activations", f"{found['exact']:.1%}"),
     ]
-    title = f"{found['data']}: {found['concepts']} concepts, {found['classes']} classes"
-    show(title, ("test images", "value"), rows)
+    if found["dead"]:
+        rows.append(("bits that never change (dead)", found["dead"]))
+    if (names := found["names"])["found"]:
+        rows.append(("names that passed their check", f"{names['verified']} of {names['found']}"))
+    title = f"{found['data']}: a network whose {found['concepts']} features are bits, {found['classes']} classes"
+    show(title, (f"{found['test_images']:,} test images", "value"), rows)
     if found["heads"] is not None:
         show_heads(found["heads"])
     steps = found["steps"]
     took = ", ".join(f"{name} {seconds:.0f}" for name, seconds in steps.items())
     say(f"seconds: {took}, start and other {max(0.0, total - sum(steps.values())):.0f}; {total:.0f} in all")
-    say(f"page: open {found['page']} in a browser")
+    say(f"page: open {found['page']} in a browser: which bits decide each image, and what each bit sees")
     return _next(out, found)
 
 
 def _next(out: Path, found: dict[str, Any]) -> None:
-    """What to do with the run, as lines for a shell."""
-    run = shlex.quote(found["run"])
-    classes, file = shlex.quote(str(out / "classes")), found["example"]["file"]
-    picture = "PHOTOS" if file is None else shlex.quote(file)
+    """Show what to do with the run, as lines for a shell."""
+    run, file = shlex.quote(found["run"]), found["example"]["file"]
     names = f" --names {shlex.quote(str(out / 'names.json'))}" if (out / "names.json").is_file() else ""
     say("next:")
-    say(f"  htaf predict {run} {picture} --explain{names}  # or other photos, or a folder: the reasons")
-    say(f"  htaf evaluate {run} --out {classes}  # which classes are taken for which")
+    if file is None:
+        say("  htaf demo --data PHOTOS --pretrained hub --out runs/photos  # the same for yours: PHOTOS/CLASS/*.jpg")
+    else:
+        say(f"  htaf predict {run} {shlex.quote(file)} --explain{names}  # or other photos, or a folder: the reasons")
+    say(f"  htaf evaluate {run} --out {shlex.quote(str(out / 'classes'))}  # which classes are taken for which")
 
 
 def demo(
@@ -119,14 +122,13 @@ def demo(
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Train three methods on handwritten digits, harden them, compare; then read the bits of a concept bottleneck, and
-    write the page of its concepts.
+    """Train networks with 0/1 activations on handwritten digits, and write a page that shows what their bits mean.
 
-    No download, under two minutes. With --data the same for your own images: a head of bits on a frozen pretrained
-    backbone, its codes, scores, names where a language model is given, and the page.
+    No download, half a minute on a free core. With --data the same for your own images: a head of bits on a frozen
+    pretrained backbone, its codes, scores, names where a language model is given, and the page.
 
     Args:
-        out: Folder for the runs, the table and the picture.
+        out: Folder for the runs and the page.
         seed: Seed of the split, the weights and the order of the batches.
         data: Your own images instead: a folder of class folders, or the name of a set; none: the digits.
     """
@@ -152,11 +154,9 @@ def demo(
     shown: list[tuple[object, ...]] = []
     for row in rows:
         values = (f"{100 * row[k]:.2f}" for k in ("smooth", "exact"))
-        gap = f"{100 * row['gap']:+.2f} {direction(row['gap'])}".strip()
-        shown.append((row["method"], *values, gap, row["epochs"], f"{row['seconds']:.1f}"))
-    title = "Handwritten digits, test accuracy in %: equal budgets, same weights smooth and exact"
-    show(title, ("method", "smooth", "exact 0/1", "exact - smooth", "epochs", "seconds"), shown)
-    say(f"picture: {out / 'demo.png'}")
+        shown.append((row["method"], *values, row["epochs"], f"{row['seconds']:.1f}"))
+    title = "Three ways to train 0/1 activations on the pixels of digits as a table: test accuracy in %"
+    show(title, ("method", "smooth", "exact 0/1", "epochs", "seconds"), shown)
     if (page := out / "htaf" / PAGE).is_file():
-        say(f"report: open {page} in a browser: HTAF beside boosted trees, its columns, what its bits say")
+        say(f"report: open {page} in a browser: HTAF beside boosted trees, and which pixels matter")
     return _show_concepts(out, found, time.monotonic() - begun)

@@ -99,7 +99,7 @@ def evaluate(
 
 
 def _write_classes(result: dict[str, Any], out: Path, title: str) -> None:
-    """The figures of classes as files."""
+    """Write the figures of classes as files."""
     import numpy as np
 
     from htaf._ground.files import write_atomic
@@ -112,7 +112,7 @@ def _write_classes(result: dict[str, Any], out: Path, title: str) -> None:
 
 
 def _say_classes(result: dict[str, Any], out: Path | None) -> None:
-    """The classes that are found least, and where all of them are."""
+    """Show the classes that are recognised least, and where all of them are."""
     known = [row for row in result.get("classes", ()) if row["recall"] is not None]
     for row in sorted(known, key=lambda row: row["recall"])[:FEWEST] if len(known) > 2 else ():
         most = f", most often taken for {row['taken_for']} ({row['times']})" if row["taken_for"] else ""
@@ -144,7 +144,7 @@ def report(
         raise UsageError(f"{run} was trained on images: expected a run of a table")
     if not rows_are_known(opened):
         raise UsageError(
-            f"{run} was trained in Python, on rows that it does not name, so none are known as test rows: "
+            f"{run} was trained in Python and does not know its test rows: "
             f"`htaf evaluate {run} --data FILE` measures it, `htaf explain {run} --data FILE` says what it learned"
         )
     with needs_source("give --data"):
@@ -162,7 +162,7 @@ def report(
 
 
 def report_once(run: Run, table: Table, *, baselines: bool = True) -> None:
-    """The report of a training that has just ended, where it has none; a failure is a note, and costs nothing."""
+    """Write the report of a training that has just ended, unless it has one; a failure is only a note."""
     from htaf.tables.report.writing import PAGE, has_report, write_report
 
     if has_report(run):
@@ -175,7 +175,7 @@ def report_once(run: Run, table: Table, *, baselines: bool = True) -> None:
 
 
 def say_baselines(found: Sequence[Baseline], record: Mapping[str, Any]) -> None:
-    """A table of baselines on the part that was measured last, and how the exact network stands to each."""
+    """Show baselines on the part that was measured last, and how the exact network compares with each."""
     from htaf.training.runs.metrics import LOWER_IS_BETTER
 
     metrics, name = record["metrics"], record["headline"]
@@ -201,7 +201,7 @@ def say_baselines(found: Sequence[Baseline], record: Mapping[str, Any]) -> None:
 
 
 def beside_the_best(found: Sequence[Baseline], record: Mapping[str, Any]) -> dict[str, Any] | None:
-    """How the network of a run stands to the best baseline, see `htaf.tables.report.contents.verdict`."""
+    """Compare the network of a run with the best baseline, see `htaf.tables.report.contents.verdict`."""
     from htaf.tables.report.contents import verdict
 
     part, own = _reported(record)
@@ -209,7 +209,7 @@ def beside_the_best(found: Sequence[Baseline], record: Mapping[str, Any]) -> dic
 
 
 def _reported(record: Mapping[str, Any]) -> tuple[str, float | None]:
-    """The part that was measured last, and the headline there, of the exact network where there is one."""
+    """Return the part that was measured last, and the headline there, of the exact network where there is one."""
     metrics = record["metrics"]
     part = "test" if "test" in metrics["smooth"] else "validation"
     return part, (metrics["exact"] or metrics["smooth"])[part][record["headline"]]

@@ -32,7 +32,7 @@ Baselines = Annotated[
 
 
 def _at_hub(words: list[str]) -> Path:
-    """The folder or file of a RUN: here, or fetched from the hub."""
+    """Return the folder or file of a RUN, fetched from the hub if it is not here."""
     if "/" not in words[0] or os.path.exists(words[0]):
         return Path(words[0])
     from htaf.sharing import fetched
@@ -83,13 +83,13 @@ def needs_source(instead: str) -> Iterator[None]:
 
 
 def is_language_model(path: Path) -> bool:
-    """Whether it is a folder of transformers, with gates or without, or a GGUF file."""
+    """Return whether it is a folder of transformers, with gates or without, or a GGUF file."""
     marks = (LANGUAGE_RECORD, "htaf_gates.safetensors", "config.json")
     return path.suffix == ".gguf" or any((path / name).is_file() for name in marks)
 
 
 def refuse_flags(given: dict[str, Any], run: Path) -> None:
-    """Raises UsageError for flags that were given and that a run of a language model has no use for."""
+    """Raise UsageError for flags that were given and that a run of a language model has no use for."""
     if used := [f"--{name}" for name, value in given.items() if value]:
         raise UsageError(f"{', '.join(used)}: not for {run}, a language model: leave it out")
 
@@ -112,7 +112,8 @@ def optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
 
 
 def step_of_run(method: str | None) -> StepFactory | None:
-    """The class that `--method` names for a finished run, None for no flag. UsageError: one of htaf's methods too."""
+    """Return the class that `--method` names for a finished run, None for no flag. UsageError: one of htaf's methods
+    too."""
     step = outside_step(method)
     if method is not None and step is None:
         raise UsageError(
@@ -122,14 +123,14 @@ def step_of_run(method: str | None) -> StepFactory | None:
 
 
 def opened_run(run: Path, method: str | None = None) -> Run:
-    """The run in a folder. method: the class of its step, as `--method` names it."""
+    """Return the run in a folder. method: the class of its step, as `--method` names it."""
     from htaf.training.runs import open_run
 
     return open_run(run, method=step_of_run(method))
 
 
 def outside_step(method: str | None) -> StepFactory | None:
-    """The class that a flag names by its import path; None for no flag and for htaf's own methods.
+    """Return the class that a flag names by its import path; None for no flag and for htaf's own methods.
 
     The working folder is searched last. Only what the command line says is ever given to this function: importing runs
     code, so no name from a file may come here.

@@ -47,7 +47,7 @@ class DataFlags:
     training_blocks: int = 2000
 
     def check(self) -> None:
-        """Raises UsageError for what cannot be."""
+        """Raise UsageError for values out of range."""
         for name, value in (("length", self.length), ("training-blocks", self.training_blocks)):
             if not 2 <= value <= MOST:
                 raise UsageError(f"--{name} must be in 2 to {MOST}, got {value}")
@@ -103,7 +103,7 @@ def train_llm(
 
 
 def _check_paths(**given: Path | str | None) -> None:
-    """Raises UsageError for a flag whose path no system takes."""
+    """Raise UsageError for a flag whose path no system takes."""
     for name, path in given.items():
         if "\0" in str(path):
             flag = name.replace("_", "-")
@@ -131,7 +131,7 @@ class _Bars:
 
 
 def evaluate_llm(folder: Path, data: str | None, json: bool) -> None:
-    """What `htaf evaluate` says of a folder that `htaf train llm` wrote."""
+    """Evaluate a folder that `htaf train llm` wrote."""
     from htaf.language import run as runs
 
     if data is None:
@@ -146,7 +146,8 @@ def evaluate_llm(folder: Path, data: str | None, json: bool) -> None:
 
 
 def _fetched(model: str) -> str:
-    """The folder of a model that htaf shared at the hub; else the name, which transformers knows."""
+    """Fetch a model that htaf shared at the hub and return its folder; else return the name, which transformers
+    knows."""
     from htaf.sharing import SharingError, fetched
 
     try:

@@ -149,7 +149,7 @@ def model_names(codes: Codes, model: str, server: ServerFlags, out: Path) -> lis
 
 
 def _pixels(codes: Codes, run: Path, data_dir: str | None) -> Callable[[Any], Any]:
-    """What gives the images of rows of codes: those of a run's own data, or the files that they were made of."""
+    """Return what gives the images of rows of codes: those of a run's own data, or the files that they were made of."""
     from htaf.concepts.where import Pictures
 
     opened = image_run(run)
@@ -162,7 +162,7 @@ def _pixels(codes: Codes, run: Path, data_dir: str | None) -> Callable[[Any], An
 
 
 def _estimate(job: NamingJob) -> str:
-    """What the job needs, in one line."""
+    """Return what the job needs, in one line."""
     needed, host = job.estimate(), urlsplit(getattr(job.client, "base_url", "")).netloc
     shown = f" that show {needed['images']:,} of your images" if needed["images"] else ""
     idle = f"{needed['names']:,} names to find or check, {needed['idle']:,} of them with nothing to ask"

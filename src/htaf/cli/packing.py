@@ -206,7 +206,7 @@ def _refuse(given: dict[str, bool], to: str) -> None:
 
 
 def opened(path: Path, *, exact: bool, method: str | None) -> Run | PackedRun:
-    """A run folder, or a packed file, which is read without what training needs."""
+    """Open a run folder, or a packed file, which is read without what training needs."""
     if path.is_file():
         from htaf.training.runs.packed import open_packed
 

@@ -97,7 +97,7 @@ def predict(
 
 
 def _names_of(run: Run, file: Path) -> list[Any]:
-    """What a file has of names of a run's concepts."""
+    """Read the names of a run's concepts from a file."""
     from htaf.concepts.codes import network_key
     from htaf.concepts.extract import ConceptNetwork
     from htaf.concepts.naming.files import read_names
@@ -108,23 +108,23 @@ def _names_of(run: Run, file: Path) -> list[Any]:
 
 
 def _of_reasons(frame: Any, reasons: Sequence[Sequence[Any]]) -> list[str]:
-    """How much of the predictions the reasons hold, in a note."""
+    """Return a note on how much of the predictions the reasons explain."""
     found = frame["shown"].dropna()
     if len(found) < 2:
         return []
     all_of_it = f"{int((found == 1).sum()):,} of {len(found):,} images"
     level = frame.loc[frame["margin"] < LEVEL, "image"]
-    undecided = f"two classes are level, so that the prediction says nothing: {listed([*map(str, level)], 3)}"
+    undecided = f"two classes tie, so the prediction says nothing: {listed([*map(str, level)], 3)}"
     return [
         *([f"{len(level):,} of {counted(len(found), 'image')}: {undecided}"] if len(level) else []),
-        f"the reasons, {max(map(len, reasons))} at most, hold {found.mean():.0%} of the margin on average (column "
-        f"shown), for {all_of_it} all of it: flipped, they undo the prediction",
+        f"the reasons, {max(map(len, reasons))} at most, explain {found.mean():.0%} of the margin on average (column "
+        f"shown); for {all_of_it} they explain all of it: flipping them undoes the prediction",
     ]
 
 
 def _training_images(run: Any, seen: list[Any]) -> tuple[Known | None, Callable[[Any], AbstractContextManager[Any]]]:
-    """What an ICBM's run keeps of its training images, and in what its network sees new ones, so that `seen` has what
-    the backbone gives of them; where a run keeps nothing, a note says how to have it."""
+    """Return what an ICBM's run keeps of its training images, and in what its network sees new ones, so that `seen` has
+    what the backbone gives of them; where a run keeps nothing, a note says how to have it."""
     if run.record["model"]["kind"] != "icbm":
         return None, nullcontext
     from htaf.concepts.known import FILE, open_known, watched
@@ -133,9 +133,8 @@ def _training_images(run: Any, seen: list[Any]) -> tuple[Known | None, Callable[
     if found is None:
         say_notes(
             [
-                f"no column `unlike`, how far an image is from the training images: {run.path} has no {FILE}. The "
-                "command of its training, given again, writes it, or in Python htaf.concepts.known.keep_known(run, "
-                "run.data())"
+                f"no column `unlike`, the distance from the training images: {run.path} has no {FILE}. To write it, "
+                "give the command of its training again, or call htaf.concepts.known.keep_known(run, run.data())"
             ]
         )
     return found, nullcontext if found is None else partial(watched, seen=seen)
@@ -144,8 +143,8 @@ def _training_images(run: Any, seen: list[Any]) -> tuple[Known | None, Callable[
 def _beside_known(
     frame: pd.DataFrame, training: Known, seen: list[Any], explain: bool
 ) -> tuple[pd.DataFrame, list[list[dict[str, Any]]]]:
-    """The predictions with a column `unlike`, with `explain` also `nearest`, and of each image its nearest training
-    images; a note names images that are far from all."""
+    """Return the predictions with a column `unlike`, with `explain` also `nearest`, and of each image its nearest
+    training images; a note names images that are far from all."""
     import numpy as np
     import torch
 
@@ -174,7 +173,7 @@ def _beside_known(
 
 
 def _foreign(files: Sequence[Path], network: Run | PackedRun) -> list[str]:
-    """A note where images lose much on their way into the network: their colours, or most of their pixels."""
+    """Return a note where preparation loses much of the images: their colours, or most of their pixels."""
     import numpy as np
 
     from htaf.data.image_reading import look_all, read_each
@@ -216,7 +215,7 @@ def _predict_images(
         frame = frame.reset_index()
         say_notes(_of_reasons(frame, reasons) if explain else [])
         if doubtful := sum(not entry["verified"] for entry in known):
-            text = f"{doubtful:,} of {len(known):,} names are not verified: nothing has shown that they fit"
+            text = f"{doubtful:,} of {len(known):,} names did not pass a check, so they are guesses"
             said = {one["concept"]: one["name"] for row in reasons for one in row if one["verified"] is False}
             those = [f"{concept} {name}" for concept, name in sorted(said.items())]
             say_notes([f"{text}; in these reasons {listed(those, NAMED)}" if those else text])

@@ -37,7 +37,7 @@ def predict_rows(
     text_as_missing: bool,
     json: bool,
 ) -> None:
-    """Predictions of the rows of a file, or of the standard input where `given` is "-"."""
+    """Return predictions of the rows of a file, or of the standard input where `given` is "-"."""
     if twice := sorted({name for name in ids if list(ids).count(name) > 1}):
         raise UsageError(f"--id: expected each column once, got {listed(twice)} twice")
     model = network.model if isinstance(network, PackedRun) else network.model(exact=exact)

@@ -42,13 +42,13 @@ SHARPEN_START = "half of alpha0 with alpha0 alpha1 = 2; beta 2"
 
 
 def of_flags(words: Sequence[str]) -> set[str]:
-    """The fields whose flags are among the words: `--lr-end 0` names lr_end."""
+    """Return the fields whose flags are among the words: `--lr-end 0` names lr_end."""
     flags = [word.partition("=")[0][2:].replace("-", "_") for word in words if word.startswith("--")]
     return {*flags, *(flag.removeprefix("no_") for flag in flags)}
 
 
 def expanded(words: Sequence[str], kinds: Mapping[str, Any], family: str) -> Words:
-    """The words with a flag in place of each `--set FIELD=VALUE`, and of each field of a `--recipe FILE`.
+    """Return the words with a flag in place of each `--set FIELD=VALUE`, and of each field of a `--recipe FILE`.
 
     Args:
         kinds: the type of each field that can be set.
@@ -82,7 +82,7 @@ def expanded(words: Sequence[str], kinds: Mapping[str, Any], family: str) -> Wor
 
 
 def _words_of(name: str, value: Any, kind: Any) -> Words:
-    """The words that set a field: a text as it was written, or a value of a file."""
+    """Return the words that set a field: a text as it was written, or a value of a file."""
     flag, text = _flag(name), isinstance(value, str)
     if kind is bool:
         on = value if not text else {"true": True, "false": False}.get(value.lower())
@@ -100,7 +100,7 @@ def _words_of(name: str, value: Any, kind: Any) -> Words:
 
 
 def _read(file: Path, family: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a recipe that `--print-recipe` printed or a person wrote."""
+    """Return the fields of a recipe that `--print-recipe` printed or a person wrote."""
     try:
         found = tomllib.loads(regular(file).read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
@@ -118,7 +118,7 @@ def _read(file: Path, family: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_flags(of: type, shown: set[str]) -> type:
-    """The dataclass, of which only these fields are flags."""
+    """Return the dataclass with only these fields as flags."""
     hints = get_type_hints(of, include_extras=True)
     hidden: list[Any] = [
         (field.name, Annotated[hints[field.name], Suppress], dataclasses.field(default=field.default))
@@ -129,7 +129,7 @@ def with_flags(of: type, shown: set[str]) -> type:
 
 
 def flags_of(family: Family, shown: set[str] | None = None) -> type:
-    """The flags of a family: a dataclass with one group for each part of its recipes, one flag for each field.
+    """Return the flags of a family: a dataclass with one group for each part of its recipes, one flag for each field.
 
     A flag that is not given is None: what it is then follows from --recipe, so its help shows the value in each.
 
@@ -158,7 +158,7 @@ def flags_of(family: Family, shown: set[str] | None = None) -> type:
 
 
 def _values(field: str, recipes: Mapping[str, Mapping[str, Any]]) -> str:
-    """A field's value in the default recipe, then where it is another one: "20; 14 in reduced"."""
+    """Return a field's value in the default recipe, then where it is another one: "20; 14 in reduced"."""
     where: dict[str, list[str]] = {}
     for name, fields in recipes.items():
         where.setdefault(_shown(field, fields[field]), []).append(name)
@@ -177,7 +177,7 @@ def _shown(field: str, value: Any) -> str:
 def _changed(
     family: Family, base: Recipe, changes: Mapping[str, Any], step: StepFactory | None
 ) -> tuple[Recipe, tuple[str, ...]]:
-    """The recipe with the flags' changes, and in words what they bring with them.
+    """Return the recipe with the flags' changes, and in words what they bring with them.
 
     Args:
         step: the class that `method` names, if it is one from outside htaf.
@@ -224,7 +224,7 @@ class RunFlags:
     print_recipe: bool = False
 
     def check(self) -> None:
-        """Raises UsageError for a number of threads that cannot be."""
+        """Raise UsageError for a number of threads that cannot be."""
         if self.threads is None:
             return
         if not 1 <= self.threads <= MOST_THREADS:
@@ -233,7 +233,7 @@ class RunFlags:
             raise UsageError("--threads is of one process: with several set OMP_NUM_THREADS")
 
     def parent(self, family: str, step: StepFactory | None) -> Any:
-        """The run to continue, if any."""
+        """Return the run to continue, if any."""
         if self.continue_from is None:
             return None
         from htaf.training.runs import open_run
@@ -288,7 +288,7 @@ class TableFlags:
     checkpoint_seconds: float = 5.0
 
     def given(self, data: str, out: Path, data_dir: str | None, chosen: Chosen, changes: Mapping[str, Any]) -> Given:
-        """Checked as far as can be before they are read; UsageError and others for what cannot be."""
+        """Check the data as far as possible before they are read; UsageError and others for what cannot be."""
         from htaf.data.named import is_named
         from htaf.data.table_files import check_path
         from htaf.data.tabular import located
@@ -302,7 +302,7 @@ class TableFlags:
 
 
 def _source(data: str, flags: TableFlags | ImageFlags, **others: Any) -> Source:
-    """The source that flags say by the names of its fields. Raises UsageError for values that it does not have."""
+    """Return the source that the flags describe. Raises UsageError for values that it does not have."""
     from htaf.training.source import Source
 
     own = {f.name: getattr(flags, f.name) for f in dataclasses.fields(flags) if f.name in Source.__match_args__}
@@ -369,7 +369,8 @@ class ConceptFlags(ImageFlags):
         return super().given(data, out, data_dir, chosen, changes)
 
     def asked(self, recipe: Recipe) -> PerClass | None:
-        """What was asked for, None: nothing; UsageError where the concepts of the recipe are no bits of its own."""
+        """Return the sparse heads that were asked for, None: none; UsageError where the recipe has no bits of its
+        own."""
         per_class = self.concepts_per_class
         if per_class in (None, 0):
             return per_class
@@ -392,7 +393,7 @@ DATA_FLAGS: dict[type, tuple[type, str]] = {  # with the help of --data
 
 
 def command_of(family: Family, shown: set[str] | None = None) -> Callable[..., None]:
-    """The function of `htaf train VERB` for a family; its arguments are the flags.
+    """Return the function of `htaf train VERB` for a family; its arguments are the flags.
 
     Args:
         shown: fields of recipes, of data and of runs that have a flag; None: all of them.
@@ -467,7 +468,7 @@ def command_of(family: Family, shown: set[str] | None = None) -> Callable[..., N
 
 
 def _family(verb: str, words: Sequence[str]) -> Family:
-    """The family of a verb; of two, one for tables and one for images, that which reads what --data names."""
+    """Return the family of a verb; if there is one for tables and one for images, the one that reads --data."""
     of_verb = [family for family in FAMILIES.values() if family.verb == verb]
     first, *others = sorted(of_verb, key=lambda family: family.network.data is ImageData)
     given = [after for word, after in itertools.pairwise([*words, ""]) if word == "--data"]
@@ -481,7 +482,7 @@ def _family(verb: str, words: Sequence[str]) -> Family:
 
 
 def fitted(verb: str, words: list[str]) -> tuple[Callable[..., None], list[str]]:
-    """The command of `train VERB` with the flags that its help shows and those that are given, and its words."""
+    """Return the command of `train VERB` with the flags that its help shows and those that are given, and its words."""
     family = _family(verb, words)
     of_data = ConceptFlags if verb == "icbm" else DATA_FLAGS[family.network.data][0]
     fields: dict[str, Any] = {n: kind | None for part in family.parts.values() for n, kind in kinds(part).items()}
@@ -516,7 +517,8 @@ class Chosen:
 
 
 def _chosen(family: Family, name: str | None, data: str, changes: Mapping[str, Any], flags: RunFlags) -> Chosen:
-    """The recipe by its name or that of the data set, or that of the run to go on from, with the flags' changes."""
+    """Return the recipe by its name or that of the data set, or that of the run to go on from, with the flags'
+    changes."""
     step = outside_step(changes.get("method"))
     parent = flags.parent(family.name, step)
     if parent is None:
@@ -684,14 +686,14 @@ def _show_seeds(records: Sequence[Mapping[str, Any]], out: Path, json: bool) -> 
 
 
 def _spread(figure: Mapping[str, Any] | None) -> str | None:
-    """A figure of several seeds in a table; None where fewer than two have it."""
+    """Return a figure of several seeds in a table; None where fewer than two have it."""
     if figure is None or figure["mean"] is None:
         return None
     return f"{figure['mean']:.4f} ± {figure['deviation']:.4f}"
 
 
 def about_own(recipe: Recipe, data: str) -> list[str]:
-    """What suits images of one's own better than a network that learns from them alone."""
+    """Advise a pretrained backbone where a network would learn from the user's images alone."""
     from htaf.data.image_sets import is_named
 
     if recipe.network.family != "dhn" or is_named(data):
@@ -701,7 +703,7 @@ def about_own(recipe: Recipe, data: str) -> list[str]:
 
 
 def _print_recipe(recipe: Recipe, json: bool) -> None:
-    """The effective values as JSON, or as a TOML table [recipe]."""
+    """Print the effective values as JSON, or as a TOML table [recipe]."""
     from json import dumps
 
     values = recipe.effective()

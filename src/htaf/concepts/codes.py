@@ -36,7 +36,7 @@ class MissingPartError(ConceptError):
 
 
 def class_number(classes: Sequence[str], label: int | str | np.integer) -> int:
-    """The number of a class, given by its name or its number; a name that looks like a number is a name.
+    """Return the number of a class, given by its name or its number; a name that looks like a number is a name.
 
     Raises:
         ConceptError: no such class.
@@ -51,7 +51,7 @@ def class_number(classes: Sequence[str], label: int | str | np.integer) -> int:
 
 
 def rows_of_part(parts: UInt8[np.ndarray, " images"], part: PartName) -> Int64[np.ndarray, " rows"]:
-    """Row numbers of a part, ascending. Raises ConceptError: there is no such part."""
+    """Return row numbers of a part, ascending. Raises ConceptError: there is no such part."""
     if part not in PARTS:
         raise ConceptError(f"part must be one of {PARTS}, got {part!r}")
     return np.flatnonzero(parts == PARTS.index(part))
@@ -104,7 +104,7 @@ class Codes:
         return rows_of_part(self.parts, part)
 
     def part(self, part: PartName) -> Codes:
-        """The images of a part, copied into memory.
+        """Return the images of a part, copied into memory.
 
         Raises:
             MissingPartError: there are none.
@@ -126,7 +126,7 @@ class Codes:
         raise ConceptError(f"expected the id of an image, or a row below {len(self):,}, got {image!r}{near}{such}")
 
     def take(self, rows: np.ndarray) -> Codes:
-        """The images of these row numbers, copied into memory."""
+        """Return the images of these row numbers, copied into memory."""
         arrays = {name: np.ascontiguousarray(getattr(self, name)[rows]) for name in self.arrays}
         return replace(self, **arrays, ids=[self.ids[row] for row in rows.tolist()])
 
@@ -147,14 +147,14 @@ class Codes:
         return found
 
     def has(self, concept: int, rows: np.ndarray | slice = slice(None)) -> Bool[np.ndarray, " rows"]:
-        """Whether images have a concept. Raises ConceptError: no such concept."""
+        """Return whether images have a concept. Raises ConceptError: no such concept."""
         if not 0 <= concept < self.concepts:
             raise ConceptError(f"expected a concept from 0 to {self.concepts - 1}, got {concept}")
         return (np.asarray(self.bits[rows, concept // 8]) >> concept % 8 & 1).astype(bool)
 
 
 def codes_key(codes: Codes) -> str:
-    """What the concepts of a network are known by, in files of names: 12 letters a to p.
+    """Return the key by which files of names know the concepts of a network: 12 letters a to p.
 
     Of the classes, the number of concepts, the head's bias and the thresholds of binarised features: bits of other
     images, or made on another device, have the same key, and so has a network whose head was edited
@@ -169,7 +169,7 @@ def network_key(
     bias: Float32[np.ndarray, " classes"],
     thresholds: Any = None,
 ) -> str:
-    """The `codes_key` of all codes of a network with these classes and this head."""
+    """Return the `codes_key` of all codes of a network with these classes and this head."""
     said = (weight.shape[1], tuple(classes), thresholds)
     digest = hashlib.sha256(repr(said).encode("utf-8", "backslashreplace"))
     digest.update(np.ascontiguousarray(bias).data)
@@ -179,7 +179,7 @@ def network_key(
 
 
 def letters(digits: str) -> str:
-    """Hexadecimal digits as letters: g to p for 0 to 9."""
+    """Write hexadecimal digits as letters: g to p for 0 to 9."""
     return digits.translate(_LETTERS)
 
 
@@ -193,7 +193,7 @@ def codes_of(
     parts: np.ndarray | PartName = "train",
     ids: Sequence[str] = (),
 ) -> Codes:
-    """Codes from bits at hand, for programs that have their own.
+    """Make codes from bits at hand, for programs that have their own.
 
     Args:
         values: bool or 0/1 [N, C].

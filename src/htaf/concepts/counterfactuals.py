@@ -47,7 +47,7 @@ class Counterfactual:
 
 
 def counterfactual(codes: Codes, row: int, target: int | None = None, *, time_limit: float = 10.0) -> Counterfactual:
-    """The smallest set of bits whose flip gives `target` the highest logit, by 1e-4 or more.
+    """Return the smallest set of bits whose flip gives `target` the highest logit, by 1e-4 or more.
 
     minimise sum z over z in {0, 1}^C with gap_k + sum_j step_kj z_j >= 1e-4 for every other class k, where
     gap_k = logit of target - logit of k and step_kj is what flipping bit j adds to it. A greedy set bounds the optimum
@@ -108,7 +108,7 @@ def _margin(gap: Float64[np.ndarray, " others"]) -> float:
 
 
 def _lower(gap: np.ndarray, step: np.ndarray) -> int | None:
-    """The most flips that a single competitor needs; None where one can never be passed."""
+    """Return the most flips that a single competitor needs; None where one can never be passed."""
     helpful = -np.sort(-np.maximum(step, 0), axis=1)
     reach = gap[:, None] + np.concatenate([np.zeros((len(gap), 1)), helpful.cumsum(1)], axis=1)
     enough = reach >= MARGIN - 1e-9  # rounding of the sum must never make the bound too high
@@ -118,7 +118,7 @@ def _lower(gap: np.ndarray, step: np.ndarray) -> int | None:
 
 
 def _greedy(gap: np.ndarray, step: np.ndarray) -> Bool[np.ndarray, " concepts"] | None:
-    """Flips one at a time, each the one that lowers the summed shortfall most; then those not needed are undone."""
+    """Flip one at a time, each the one that lowers the summed shortfall most; then those not needed are undone."""
     flipped = np.zeros(step.shape[1], dtype=bool)
     now, short = gap.copy(), np.maximum(MARGIN - gap, 0).sum()
     while short > 0:
@@ -140,7 +140,8 @@ def _greedy(gap: np.ndarray, step: np.ndarray) -> Bool[np.ndarray, " concepts"] 
 def _exact(
     gap: np.ndarray, step: np.ndarray, lower: int, known: np.ndarray | None, seconds: float
 ) -> tuple[Bool[np.ndarray, " concepts"] | None, int | None]:
-    """A set that meets the constraints to the last bit, or None; and a proven lower bound, None where infeasible.
+    """Return a set that meets the constraints to the last bit, or None; and a proven lower bound, None where
+    infeasible.
 
     The solver lets a constraint be missed by a little, so its optimum is a lower bound of ours. Where its set misses
     the margin, it is asked once more with a margin that is larger by SLACK.

@@ -239,13 +239,14 @@ class Same:
         return made, bias + weight[:, self.opposite].sum(1)
 
     def about(self, kind: str = "image") -> str:
-        """That there are no concepts beyond the classes, in a sentence; "" where there are some. kind: of the items."""
+        """Return a sentence if the concepts only separate classes, else "". kind: of the items."""
         distinct = int(self.distinct.sum())
         if distinct >= FEW:
             return ""
         return (
-            f"there are no concepts beyond the classes: the {counted(len(self.of), 'bit')} divide the training {kind}s "
-            f"in {counted(distinct, 'way')} only; more classes, or more varied {kind}s within a class, make more"
+            f"there are no concepts beyond the classes: the {counted(len(self.of), 'bit')} only separate groups of "
+            f"classes, in {counted(distinct, 'way')}; use fewer concepts, more classes, or more varied "
+            f"{kind}s within a class"
         )
 
 

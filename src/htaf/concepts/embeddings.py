@@ -81,6 +81,7 @@ def learn(
     neighbours: float,
     epochs: int | None,
     seed: int,
+    group_share: float = 0.0,
 ) -> Bits:
     """Bits for classification: standardised features, linear layer, batch norm, sharpened HTAF, linear head.
 
@@ -93,12 +94,12 @@ def learn(
         concepts: C. rate: wanted share of the rows in which a bit is on, 0: as it comes; "auto": see `shared_rate`.
         neighbours: weight, 0: none.
         epochs: None: 60, or as many as make 600 steps, at most 150.
-        seed: of weights, batches and dropout.
+        seed: of weights, batches and dropout. group_share: of the bits, see `ICBM.begin_groups`.
     """
     from htaf.training.fit import long_enough
     from htaf.training.module import EpochBatches, Training
 
-    recipe = frozen().replace(concept_rate=rate, neighbours=neighbours)
+    recipe = frozen().replace(concept_rate=rate, neighbours=neighbours, group_share=group_share)
     recipe = long_enough(recipe, len(x))[0] if epochs is None else recipe.replace(epochs=epochs)
     network = recipe.network
     assert isinstance(network, ICBMNetwork)
@@ -114,6 +115,7 @@ def learn(
         net = ICBM(nn.Flatten(), int(y.max()) + 1, example=example, concepts=concepts, norm=True, dropout=dropout)
         net.projection = nn.Linear(z.shape[1], concepts, bias=False)  # also where there are as many features
         network.begin_at_rate(net)
+        net.begin_groups(z, group_share)
         module = Training(net, recipe, "classification", steps)
         made = module.configure_optimizers()
         optimizer, schedule = made["optimizer"], made["lr_scheduler"]["scheduler"]

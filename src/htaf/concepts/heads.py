@@ -241,14 +241,16 @@ class SparseHead:
 
 
 def fit_of(train: Codes | Features, cap: int = CAP, seed: int = 0) -> LinearFit:
-    """A fit to the training part, to at most `cap` images of it. A concept whose bits are those of an earlier one
-    (`same_bits`) is set to 0 throughout, so that it gets no weight."""
+    """Make a fit to the training part, to at most `cap` images of it. A concept whose bits are those of an earlier one
+    (`same_bits`), or on which no class of the network's own head draws, is set to 0 throughout: it gets no weight."""
     if cap < 1:
         raise ConceptError(f"cap must be >= 1, got {cap}")
     rows = balanced_rows(train.labels, cap, seed)
     values, labels = train.unpack(rows).astype(np.float32), np.asarray(train.labels)[rows].astype(np.int64)
     if not isinstance(train, Features):
         values[:, ~same_bits((values.T @ values).astype(np.int64), len(values)).distinct] = 0
+        drawn_on = train.weight.any(0)
+        values[:, ~drawn_on & drawn_on.any()] = 0
     return LinearFit(torch.from_numpy(values), torch.from_numpy(labels))
 
 

@@ -50,7 +50,7 @@ class Known:
     def nearest(
         self, features: Float32[np.ndarray, "images f"], k: int = 1
     ) -> tuple[Float32[np.ndarray, "images k"], Int64[np.ndarray, "images k"]]:
-        """The k nearest training images, at most all, of images of which the backbone gives these features.
+        """Return the k nearest training images, at most all, of images of which the backbone gives these features.
 
         Returns:
             distances, 1 - the cosine of the angle, ascending, and rows of `ids`.
@@ -112,7 +112,7 @@ def keep_known(run: Run, images: Images, *, progress: bool = False) -> None:
 
 
 def open_known(run: Run) -> Known | None:
-    """What a run keeps of its training images; None of a run without it.
+    """Open what a run keeps of its training images; None where it keeps nothing.
 
     Raises:
         ConceptError: the file is damaged.
@@ -135,7 +135,7 @@ def _damaged(run: Run) -> ConceptError:
 
 
 def _metadata(run: Run) -> dict[str, str] | None:
-    """What the file says beside its arrays; None where there is no file, or it is of another training."""
+    """Return what the file says beside its arrays; None where there is no file, or it is of another training."""
     file = run.path / FILE
     if not file.is_file():
         return None
@@ -157,7 +157,7 @@ def _spread(rows: Tensor, most: int) -> Tensor:
 
 @torch.no_grad()
 def _features(run: Run, part: Part, rows: Tensor, progress: bool) -> Float32[np.ndarray, "rows f"]:
-    """What the backbone gives of these rows, as it is kept of a frozen one, else computed."""
+    """Return what the backbone gives of these rows, as it is kept of a frozen one, else computed."""
     net: Any = run.model()
     known = run.preprocessor()
     assert isinstance(known, ImagePreprocessor)

@@ -305,7 +305,7 @@ class ServerClient:
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def _kept(self, key: str) -> str:
-        """The text of a reply on disk; "" for none, or for a file that is none."""
+        """Return the text of a reply on disk; "" for none, or for a file that is none."""
         try:
             entry = None if self._cache is None else parse_json((self._cache / f"{key}.json").read_bytes())
         except (OSError, ValueError):
@@ -329,7 +329,7 @@ def default_cache() -> Path:
 
 
 def _words(body: object) -> str:
-    """What a server says of an error; pages of HTML say nothing."""
+    """Return what a server says of an error; pages of HTML say nothing."""
     if isinstance(body, dict):
         body = next((body[name] for name in ("message", "detail", "error") if isinstance(body.get(name), str)), "")
     if not isinstance(body, str) or not body.strip() or body.lstrip().startswith("<"):

@@ -155,7 +155,7 @@ def unfit(alike: dict[str, str], own: dict[str, str], seen: Sequence[str]) -> st
 
 
 def _expect_open(address: str) -> None:
-    """Raises RayError unless something answers at HOST:PORT: `ray.init` would wait for minutes."""
+    """Raise RayError unless something answers at HOST:PORT: `ray.init` would wait for minutes."""
     host, colon, port = address.removeprefix("[").replace("]:", ":").rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536 or "//" in address:
         raise RayError(f"expected auto or HOST:PORT of the head node, such as 10.0.0.1:6379, got {address!r}")
@@ -169,12 +169,12 @@ def _expect_open(address: str) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """What Ray says, on one line."""
+    """Return what Ray says, on one line."""
     return " ".join(str(error).split())[:600] or type(error).__name__
 
 
 def _first_files(blocks: Sequence[Block]) -> list[str]:
-    """A file of each kind of source, that every node must see."""
+    """Return a file of each kind of source, that every node must see."""
     found: dict[type, str] = {}
     for one in (one for block in blocks for one in block.images):
         name = one.first()

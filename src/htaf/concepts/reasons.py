@@ -43,19 +43,19 @@ class Reasons:
     worth: Float64[np.ndarray, "n concepts"]
 
     def strongest(self, row: int, most: int = SHOWN) -> list[int]:
-        """The concepts of a row that are worth most, those that speak for the prediction alone."""
+        """Return the concepts of a row that are worth most, those that speak for the prediction alone."""
         order = np.argsort(-self.worth[row], kind="stable")[:most]
         return [int(concept) for concept in order if self.worth[row, concept] > 0]
 
     def shown(self, row: int, most: int = SHOWN) -> float:
-        """The share of a row's margin that is lost where its strongest reasons are all flipped, in [0, 1]; 1: the
-        runner-up then draws level or wins, so they are enough to undo the prediction."""
+        """Return the share of a row's margin that is lost where its strongest reasons are all flipped, in [0, 1]; 1:
+        the runner-up then draws level or wins, so they are enough to undo the prediction."""
         lost = float(self.worth[row, self.strongest(row, most)].sum())
         return 1.0 if lost >= self.margin[row] else lost / float(self.margin[row])
 
 
 def reasons_of(bits: UInt8[np.ndarray, "n concepts"], weight: np.ndarray, bias: np.ndarray) -> Reasons:
-    """What the bits of images are worth to a linear head.
+    """Return what the bits of images are worth to a linear head.
 
     Args:
         bits: 0 or 1. weight: [K, C]. bias: [K].
@@ -84,7 +84,7 @@ def predict_with_bits(
     strict: bool = False,
     watching: Callable[[nn.Module], AbstractContextManager[Any]] = nullcontext,
 ) -> tuple[pd.DataFrame, list[list[dict[str, Any]]]]:
-    """Predictions for image files with the bits that made them.
+    """Predict the classes of image files, with the bits that decide.
 
     Args:
         run: of `htaf train icbm`, not plain. paths: image files of the kinds in `htaf.data.image_reading.FORMATS`.
@@ -158,6 +158,6 @@ def _listed(
 
 
 def reason_text(reason: Mapping[str, Any]) -> str:
-    """A reason in words: "concept 17 (red wing, unverified) is on, +1.32"."""
+    """Put a reason into words: "concept 17 (red wing, unverified) is on, +1.32"."""
     name = f" ({reason['name']}{'' if reason['verified'] else ', unverified'})" if reason["name"] else ""
     return f"concept {reason['concept']}{name} is {'on' if reason['bit'] else 'off'}, {reason['worth']:+.2f}"

@@ -51,7 +51,8 @@ class Map:
     size: tuple[int, int]
 
     def pixels(self) -> Float[np.ndarray, "height width"]:
-        """The values over the pixels, float64: each place is spread evenly over its own, so that the sum stays."""
+        """Return the values over the pixels, float64: each place is spread evenly over its own, so that the sum
+        stays."""
         return resized(self.values, self.size)
 
     def peak(self) -> tuple[int, int]:
@@ -61,7 +62,8 @@ class Map:
         return int((y + 0.5) * height / h), int((x + 0.5) * width / w)
 
     def box(self) -> Box | None:
-        """The responsible region: a box around the highest value and what is joined to it at half its height or more.
+        """Return the responsible region: a box around the highest value and what is joined to it at half its height or
+        more.
 
         Finer maps are averaged to at most 16 places a side before. None where no value is positive.
         """
@@ -80,7 +82,7 @@ class Map:
         )  # fmt: skip
 
     def share(self, box: Box) -> float:
-        """The share of the positive values that lies inside a box, in [0, 1]; 0 where there are none."""
+        """Return the share of the positive values that lies inside a box, in [0, 1]; 0 where there are none."""
         positive = resized(self.values.clip(min=0), self.size)
         left, top, right, bottom = box
         return float(positive[top:bottom, left:right].sum() / positive.sum()) if positive.any() else 0.0
@@ -141,7 +143,7 @@ class Regions:
         self.pooling, self._constant = self._find()
 
     def of(self, images: Float[Tensor, "n c h w"], concepts: Sequence[int]) -> list[list[Map]]:
-        """A map for each image and each concept.
+        """Return a map for each image and each concept.
 
         Args:
             images: as the model takes them, normalised; on any device. All go through the network at once.
@@ -214,7 +216,7 @@ class Regions:
             self._gradients[j] = places[:, :1].clone() if same else places
 
     def _by_place(self, x: Tensor) -> Float[Tensor, "n channels places"]:
-        """A pooling's input, in float64, its places last."""
+        """Return a pooling's input, in float64, its places last."""
         dims = self.pooling.dims
         return _double(x).movedim(dims, tuple(range(-len(dims), 0))).reshape(len(x), -1, math.prod(self.pooling.grid))
 
@@ -226,7 +228,7 @@ class Regions:
 
     @torch.no_grad()
     def _find(self) -> tuple[Pooling, Tensor]:
-        """The pooling and z(0), float64 [C]. Raises ConceptError: there is none."""
+        """Return the pooling and z(0), float64 [C]. Raises ConceptError: there is none."""
         draw = torch.Generator().manual_seed(0)
         size = tuple(self.model.image_size)
         images = torch.randn(2, 1, self.model.channels, *size, generator=draw).to(self.device)
@@ -267,13 +269,14 @@ class Regions:
 
 
 def resized(values: Float[np.ndarray, "h w"], size: tuple[int, int]) -> Float[np.ndarray, "height width"]:
-    """Values of a grid on another grid over the same image: each is spread evenly over its area, so the sum stays."""
+    """Resize a grid of values to another grid over the same image: each value is spread evenly over its area, so the
+    sum stays."""
     rows, columns = (_overlap(*sides) for sides in zip(values.shape, size, strict=True))
     return rows @ values.astype(np.float64) @ columns.T
 
 
 def _overlap(cells: int, pixels: int) -> Float[np.ndarray, "pixels cells"]:
-    """Shares of `cells` equal pieces of a line that lie in each of `pixels` equal pieces; columns sum to 1."""
+    """Return shares of `cells` equal pieces of a line that lie in each of `pixels` equal pieces; columns sum to 1."""
     to, own = np.arange(pixels)[:, None] * cells, np.arange(cells)[None] * pixels
     inside = np.minimum(to + cells, own + pixels) - np.maximum(to, own)
     return inside.clip(min=0) / pixels
@@ -307,7 +310,8 @@ class _Averages(TorchFunctionMode):
 
 
 def _places(func: Any, given: Tensor, rest: Sequence[Any], kwargs: dict[str, Any]) -> tuple[int, ...]:
-    """The dimensions that are averaged, in [batch, channels and places]; none where the average is not over places."""
+    """Return the dimensions that are averaged, in [batch, channels and places]; none where the average is not over
+    places."""
     if func in _POOLS:
         many = 2 if "2d" in func.__name__ else 1
         return tuple(range(given.ndim - many, given.ndim)) if given.ndim == many + 2 else ()
@@ -319,7 +323,7 @@ def _places(func: Any, given: Tensor, rest: Sequence[Any], kwargs: dict[str, Any
 
 
 def _grid(shape: tuple[int, ...], dims: tuple[int, ...], size: tuple[int, int]) -> tuple[int, int] | None:
-    """Rows and columns of the places; None where a number of tokens is no grid of the image's proportions."""
+    """Return rows and columns of the places; None where a number of tokens is no grid of the image's proportions."""
     if len(dims) == 2:
         return shape[dims[0]], shape[dims[1]]
     height, width = size

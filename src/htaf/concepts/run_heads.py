@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import sqrt
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from jaxtyping import Bool
 from torch import nn
 
 from htaf._ground.files import sealed, write_atomic
@@ -178,6 +180,7 @@ def _figures(run: Run, part: Literal["validation", "test"], data: Data) -> dict[
 PerClass = int | Literal["auto"]
 TRIED = (5, 10)  # most concepts of a class
 NEAR = 0.02  # of accuracy on validation images, that reading a decision may cost; and twice that, with a standard error
+INTERVAL = 1.96  # standard errors: 95%
 POINTS = 100  # validation images: of fewer, images are told in place of points
 FEWEST = 10  # validation images
 
@@ -202,8 +205,7 @@ def keep_readable(run: Run, images: Images, per_class: PerClass = "auto") -> Run
     Returns:
         The run. Its record's "heads" has "asked", "near", "images", "distinct" (bits that are a concept of their own)
         and "rows": of each head its "kind" (trained or fitted), "target" (most concepts of a class, None: all),
-        "validation", "test", "nec", "ncc", "kept", "cost" (of validation accuracy, beside the best dense head) and its
-        standard "error".
+        "validation", "test", "nec", "ncc", "kept", and `fewer_right` of validation images beside the best dense head.
 
     Raises:
         ConceptError: a run without concepts, or fewer of them than asked for. RunError: it has another such head.
@@ -246,8 +248,7 @@ def keep_readable(run: Run, images: Images, per_class: PerClass = "auto") -> Run
         dense = max((row["validation"], -number) for number, row in enumerate(rows) if row["target"] is None)[1]
         dense = -dense  # of equals the trained one
         for row, hits in zip(rows, right, strict=True):
-            less = right[dense].astype(np.float64) - hits
-            row["cost"], row["error"] = float(less.mean()), float(less.std() / np.sqrt(len(less)))
+            row |= fewer_right(right[dense], hits)
         sparse = [row for row in rows if row["target"] is not None]
         enough = len(held) >= FEWEST
         if per_class == "auto":
@@ -274,6 +275,29 @@ def keep_trained(run: Run) -> Run:
     return replace(run, record=record)
 
 
+def fewer_right(dense: Bool[np.ndarray, " images"], other: Bool[np.ndarray, " images"]) -> dict[str, Any]:
+    """How much less accurate one head is than another on the same images, with a 95% interval.
+
+        (b - c) / (n + 2) +- 1.96 sqrt(b + c + 1 - (b - c)^2 / (n + 2)) / (n + 2)
+
+    b of the n images only the first head gets right, c only the other. Heads that agree on few images are not the same
+    for sure: half an image is added to each of the four cases.
+
+    Args:
+        dense, other: whether each head is right on each image.
+
+    Returns:
+        "cost", (b - c) / n; "error", the square root above, of n + 2; "interval", its two ends.
+
+    Source: Agresti and Min 2005.
+    """
+    lost, gained, count = int((dense & ~other).sum()), int((other & ~dense).sum()), len(dense) + 2
+    less = (lost - gained) / count
+    error = sqrt(lost + gained + 1 - less * (lost - gained)) / count
+    cost = (lost - gained) / len(dense)
+    return {"cost": cost, "error": error, "interval": [less - INTERVAL * error, less + INTERVAL * error]}
+
+
 def _is_near(row: Mapping[str, Any]) -> bool:
     """Whether a head costs no more than reading is worth, as far as its images say."""
     return row["cost"] <= NEAR + 1e-9 and row["cost"] + row["error"] <= 2 * NEAR
@@ -296,10 +320,10 @@ def about_heads(heads: Mapping[str, Any]) -> str:
     of = f"of {count:,} validation images"
 
     def cost(row: Mapping[str, Any]) -> str:
-        less, error = max(row["cost"], 0.0), row["error"]
+        less, (low, high) = max(row["cost"], 0.0), row["interval"]
         if count < POINTS:
-            return f"{round(less * count)} (standard error {error * count:.1f})"
-        return f"{100 * less:.1f} points (standard error {100 * error:.1f})"
+            return f"{round(less * count)} (95% interval {low * count:.0f} to {high * count:.0f})"
+        return f"{100 * less:.1f} points (95% interval {100 * low:.1f} to {100 * high:.1f})"
 
     kept = next(row for row in rows if row["kept"])
     if kept["target"] is not None:

@@ -129,7 +129,7 @@ def shown(row: Mapping[str, Any]) -> str:
 
 def dead_row(count: int, kind: str) -> dict[str, Any]:
     """Give the row of `summary` that is known without labels."""
-    return _row("dead", "Dead concepts", count, "count", f"Always 0 or 1 in training {kind}s: they tell nothing apart.")
+    return _row("dead", "Dead concepts", count, "count", f"Always 0 or 1 in training {kind}s: they say nothing.")
 
 
 def _row(*values: Any) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def concept_accuracy(
     counts: tuple[Int64[np.ndarray, "concepts classes"], Int64[np.ndarray, "concepts classes"]],
     sizes: tuple[Int64[np.ndarray, " classes"], Int64[np.ndarray, " classes"]],
 ) -> dict[str, Any]:
-    """How well the class alone tells whether an image has a concept.
+    """Return how well the class alone tells whether an image has a concept.
 
     The logistic regression from the class to one bit is the majority of the bit among the fitted images of the class;
     a tie counts as 1, as the step at 0 does. A class without fitted images takes the majority over all. Balanced
@@ -201,7 +201,7 @@ def concept_accuracy(
 
 
 def specificity(counts: Int64[np.ndarray, "concepts classes"], sizes: Int64[np.ndarray, " classes"]) -> dict[str, Any]:
-    """How far the proportion of a class's images that have a concept is from undecided.
+    """Return how far the proportion of a class's images that have a concept is from undecided.
 
     Args:
         counts: images of class k with bit c. sizes: images of each class; those without any are left out.

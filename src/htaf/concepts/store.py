@@ -83,16 +83,16 @@ class Features:
         return self.values.shape[1]
 
     def rows(self, part: PartName) -> Int64[np.ndarray, " rows"]:
-        """Row numbers of a part, ascending."""
+        """Return row numbers of a part, ascending."""
         return rows_of_part(self.parts, part)
 
     def take(self, rows: np.ndarray) -> Features:
-        """The images of these row numbers, copied into memory."""
+        """Return the images of these row numbers, copied into memory."""
         arrays = {name: np.ascontiguousarray(getattr(self, name)[rows]) for name in self.arrays}
         return replace(self, **arrays, ids=[self.ids[row] for row in rows.tolist()])
 
     def unpack(self, rows: np.ndarray | slice = slice(None)) -> Float32[np.ndarray, "rows concepts"]:
-        """What a head reads: float32 [rows, C], a copy."""
+        """Return what a head reads: float32 [rows, C], a copy."""
         return np.array(self.values[rows])
 
 
@@ -168,7 +168,8 @@ class CodesFolder:
         return whole
 
     def codes(self) -> Codes:
-        """All images, in memory. Raises ConceptError: as `read`; features of a plain network, which has no codes."""
+        """Return all images, in memory. Raises ConceptError: as `read`; features of a plain network, which has no
+        codes."""
         if "bits" not in self.columns:
             raise ConceptError(
                 f"{self.path} holds features of a plain network, not codes: make codes of them with htaf paper binarise"
@@ -187,7 +188,7 @@ class CodesFolder:
         )
 
     def features(self) -> Features:
-        """The pre-activations of all images. Raises ConceptError: as `read`; there are none."""
+        """Return the pre-activations of all images. Raises ConceptError: as `read`; there are none."""
         if "features" not in self.columns:
             raise ConceptError(
                 f"{self.path} has no features: extract them with htaf concepts extract --keep features, into a new "
@@ -234,7 +235,7 @@ class CodesFolder:
 
 
 def open_folder(path: str | Path) -> CodesFolder:
-    """A folder that `htaf.concepts.extract` or `binarise` wrote. The record and the head are read.
+    """Open a folder that `htaf.concepts.extract` or `binarise` wrote. The record and the head are read.
 
     Args:
         path: the folder.
@@ -293,12 +294,12 @@ def _check_parts(file: Path, record: Mapping[str, Any]) -> None:
 
 
 def parts_of(path: Path, record: Mapping[str, Any]) -> list[Part]:
-    """The parts of a finished record, in order; nothing of them is read."""
+    """Return the parts of a finished record, in order; nothing of them is read."""
     return [Part(path / FOLDER / one["file"], one["images"], one["sha256"]) for one in record["parts"]]
 
 
 def schema_of(record: Mapping[str, Any]) -> pa.Schema:
-    """The columns of each part. Raises ConceptError: one that is unknown."""
+    """Return the columns of each part. Raises ConceptError: one that is unknown."""
     size = record["concepts"]
     kinds: dict[str, pa.DataType] = {"id": pa.string(), "part": pa.string()}
     kinds |= {name: pa.int32() for name in NUMBERS}
@@ -310,7 +311,7 @@ def schema_of(record: Mapping[str, Any]) -> pa.Schema:
 
 
 def damaged(file: Path, why: str = f"is damaged: its SHA-256 differs from the one in {RECORD}") -> ConceptError:
-    """An error that says what to do."""
+    """Return an error that says what to do."""
     return ConceptError(f"{file} {why}; put back a copy of it, or delete it and give the command that wrote it again")
 
 
@@ -328,7 +329,8 @@ def _refusing(file: Path) -> Iterator[None]:
 
 
 def opened(data: bytes, file: Path, record: Mapping[str, Any]) -> pq.ParquetFile:
-    """The bytes of a part, whose columns are those of the record. Raises ConceptError: damaged, or of other columns."""
+    """Return the bytes of a part, whose columns are those of the record. Raises ConceptError: damaged, or of other
+    columns."""
     with _refusing(file):
         found = pq.ParquetFile(io.BytesIO(data))
         if not found.schema_arrow.equals(schema_of(record)):
@@ -337,7 +339,7 @@ def opened(data: bytes, file: Path, record: Mapping[str, Any]) -> pq.ParquetFile
 
 
 def _read(part: Part, record: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
-    """Columns of a part as `CodesFolder.read` has them."""
+    """Read columns of a part as `CodesFolder.read` has them."""
     with _refusing(part.file):
         data = regular(part.file).read_bytes()
     if hashlib.sha256(data).hexdigest() != part.sha256:
@@ -352,7 +354,7 @@ def _read(part: Part, record: Mapping[str, Any], columns: Sequence[str]) -> dict
 
 
 def _checked(name: str, column: pa.ChunkedArray, record: Mapping[str, Any]) -> Any:
-    """A column as `CodesFolder.read` has it. Raises ValueError: values that cannot be."""
+    """Return a column as `CodesFolder.read` has it. Raises ValueError: values that cannot be."""
     array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     if name == "id":
         return array.to_pylist()
@@ -410,7 +412,7 @@ class Head:
 
 
 def part_file(path: Path, number: int) -> Path:
-    """Where part `number` of a folder is."""
+    """Return where part `number` of a folder is."""
     return path / FOLDER / f"part-{number:05d}.parquet"
 
 
@@ -445,7 +447,7 @@ class OpenFolder:
         return found
 
     def _metadata_of(self, file: Path) -> dict[str, Any] | None:
-        """What a part says of itself; None where it cannot be read."""
+        """Return what a part says of itself; None where it cannot be read."""
         try:
             data = regular(file).read_bytes()
             source = opened(data, file, self.record)
@@ -457,7 +459,7 @@ class OpenFolder:
         return said | {"images": source.metadata.num_rows, "sha256": hashlib.sha256(data).hexdigest()}
 
     def finish(self, **info: Any) -> None:
-        """The record of the parts that are there, which makes the folder whole. info: more for it."""
+        """Write the record of the parts that are there; it makes the folder whole. info: more for it."""
         there = [(part_file(self.path, number).name, said) for number, said in sorted(self.there().items())]
         parts = [{"file": name, "images": said["images"], "sha256": said["sha256"]} for name, said in there]
         record = {**self.record, "images": sum(part["images"] for part in parts), "parts": parts}
@@ -525,7 +527,7 @@ def _record(path: Path, head: Head) -> dict[str, Any]:
 
 
 def write_part(path: Path, record: Mapping[str, Any], number: int, values: Mapping[str, Any], **said: Any) -> None:
-    """A part, whole or not at all, by any process that knows the record.
+    """Write a part, whole or not at all, by any process that knows the record.
 
     Args:
         path: the folder. number: of the part, which sets its place among the others.
@@ -568,7 +570,7 @@ def _column(of: pa.Field, values: Any, rows: int) -> pa.Array:
 
 
 def _plain(name: str) -> str:
-    """A file's name as valid text: some systems allow names that are not."""
+    """Return a file's name as valid text: some systems allow names that are not."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -583,7 +585,7 @@ def write_codes(
     info: Mapping[str, Any] | None = None,
     files: Mapping[str, bytes] | None = None,
 ) -> CodesFolder:
-    """A folder of codes, or of features, that are at hand; parts that a stopped call has written are kept.
+    """Write a folder of codes, or of features, that are at hand; parts that a stopped call has written are kept.
 
     Args:
         path: a new folder, or one of the same settings.

@@ -75,7 +75,7 @@ class Attributes:
                 raise DataError(f"expected distinct {what}, got {listed(repeated, 5)} more than once")
 
     def of(self, classes: Sequence[str]) -> Attributes:
-        """The rows of these classes, in their order.
+        """Return the rows of these classes, in their order.
 
         A name that is not there as it stands is looked for without its number, in any case, underscores as blanks:
         "001.Black_footed_Albatross" finds "black footed albatross".
@@ -94,12 +94,12 @@ class Attributes:
         return replace(self, classes=tuple(classes), values=self.values[np.array(rows, dtype=np.intp)])
 
     def binary(self) -> Bool[np.ndarray, "classes attributes"]:
-        """Which classes have which attributes: values >= 0.5, bool [K, A]."""
+        """Return which classes have which attributes: values >= 0.5, bool [K, A]."""
         return self.values >= np.float32(0.5)
 
 
 def load(name: str | os.PathLike[str], *, data_dir: str | os.PathLike[str] | None = None) -> Attributes:
-    """The attributes of a public set, or of any table with a row for each class.
+    """Load the attributes of a public set, or of any table with a row for each class.
 
     "cub": 312 attributes of 200 classes, the share of annotators' votes. It is found as `htaf.data.image_sets.load`
     does; classes that classes.txt does not name get their number, such as "051". "digits": 11
@@ -129,7 +129,7 @@ def load(name: str | os.PathLike[str], *, data_dir: str | os.PathLike[str] | Non
 
 
 def supervising(name: str, *, data_dir: str | os.PathLike[str] | None = None) -> Attributes:
-    """The attributes that a supervised bottleneck learns: of "cub" the 112 of Koh et al. (2020), of a file all.
+    """Return the attributes that a supervised bottleneck learns: of "cub" the 112 of Koh et al. (2020), of a file all.
 
     Args, raises: as `load`.
     """
@@ -140,7 +140,7 @@ def supervising(name: str, *, data_dir: str | os.PathLike[str] | None = None) ->
 
 
 def read_cub_attributes(folder: Path) -> Attributes:
-    """The shares of CUB-200-2011: attributes/class_attribute_labels_continuous.txt, in percent.
+    """Read the shares of CUB-200-2011: attributes/class_attribute_labels_continuous.txt, in percent.
 
     Args:
         folder: `CUB_200_2011`; attributes.txt lies in it or, as in the official archive, beside it.
@@ -176,7 +176,7 @@ def read_cub_attributes(folder: Path) -> Attributes:
 
 
 def read_table(path: str | os.PathLike[str]) -> Attributes:
-    """Attributes from a CSV, TSV or Parquet file, as `load` describes it.
+    """Read attributes from a CSV, TSV or Parquet file, as `load` describes it.
 
     Raises:
         DataError: no column `class` in front, no attribute, repeated or nameless classes, values that are no shares.
@@ -198,7 +198,7 @@ def read_table(path: str | os.PathLike[str]) -> Attributes:
 
 
 def _shares(path: str | os.PathLike[str], column: pd.Series, classes: np.ndarray) -> Float64[np.ndarray, " classes"]:
-    """One column of a table as numbers in [0, 1]."""
+    """Return one column of a table as numbers in [0, 1]."""
     texts = to_text(column)
     truth = pd.Series([_TRUTH.get(str(text).lower(), text) for text in texts], dtype=object)
     values, _ = to_number(truth)

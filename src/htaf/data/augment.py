@@ -24,7 +24,7 @@ def augment(
     rows: Int64[Tensor, " b"] | None = None,
     epoch: int = 0,
 ) -> UInt8[Tensor, "b c h w"]:
-    """A preset, with every random draw a function of `key` (and of the number and size of the images).
+    """Apply a preset, with every random draw a function of `key` (and of the number and size of the images).
 
     "none": nothing. "flip": each image mirrored left to right with probability 1/2. "crop-flip": zero padding by
     size // 8, a random window of the original size, then "flip". "shift": moved by at most size // 16 (or 1), edges
@@ -59,13 +59,13 @@ def augment(
 
 
 def check_preset(preset: str) -> None:
-    """Raises ValueError for an unknown preset."""
+    """Raise ValueError for an unknown preset."""
     if preset not in get_args(Augment):
         raise ValueError(f"augment: expected one of {', '.join(get_args(Augment))}, got {preset!r}")
 
 
 def generator_of(key: int) -> Generator:
-    """A generator for a key; keys that differ in one bit give unrelated draws.
+    """Return a generator for a key; keys that differ in one bit give unrelated draws.
 
     Args:
         key: a whole number >= 0, of any size.
@@ -77,7 +77,7 @@ def generator_of(key: int) -> Generator:
 
 
 def crop_flip(images: UInt8[Tensor, "b c h w"], generator: Generator) -> UInt8[Tensor, "b c h w"]:
-    """A random window of each padded image, mirrored with probability 1/2.
+    """Cut a random window of each padded image, mirrored with probability 1/2.
 
     Args:
         images: uint8 [b, C, H, W]; min(H, W) // 8 zeros are added on each side.
@@ -94,7 +94,7 @@ def crop_flip(images: UInt8[Tensor, "b c h w"], generator: Generator) -> UInt8[T
 def shifted(
     images: UInt8[Tensor, "b c h w"], generator: Generator, mirrored: Bool[Tensor, " b"]
 ) -> UInt8[Tensor, "b c h w"]:
-    """Each image moved by up to min(H, W) // 16 pixels (at least 1), edges reflected; some mirrored.
+    """Move each image by up to min(H, W) // 16 pixels (at least 1), edges reflected; some mirrored.
 
     Args:
         images: uint8 [b, C, H, W].
@@ -111,7 +111,8 @@ def shifted(
 
 
 def _turns(rows: Int64[Tensor, " b"], epoch: int) -> Bool[Tensor, " b"]:
-    """Which images are mirrored in an epoch: one half of them in the even ones, the other half in the odd ones."""
+    """Return which images are mirrored in an epoch: one half of them in the even ones, the other half in the odd
+    ones."""
     return ((rows.cpu() * 2654435761 >> 16) + epoch) % 2 == 1  # Knuth's multiplicative hash: halves of any order
 
 
@@ -122,7 +123,7 @@ def crop(
     left: Int64[Tensor, " b"],
     flip: Bool[Tensor, " b"],
 ) -> UInt8[Tensor, "b c2 h2 w2"]:
-    """Given windows of the images, mirrored where `flip` says so.
+    """Cut given windows of the images, mirrored where `flip` says so.
 
     Args:
         images: uint8 [b, C, H, W].

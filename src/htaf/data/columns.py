@@ -119,7 +119,7 @@ def numbers_as_text(column: pd.Series) -> tuple[str, ...] | None:
 
 
 def category_values(column: pd.Series) -> Shaped[np.ndarray, " rows"]:
-    """One column as categories.
+    """Turn one column into categories.
 
     Args:
         column: any dtype, [rows].
@@ -132,13 +132,14 @@ def category_values(column: pd.Series) -> Shaped[np.ndarray, " rows"]:
 
 
 def spelled(text: str) -> str:
-    """What spellings of one category share: the text without its case. Single letters but y, n, t, f keep theirs, as m
-    and M may be two codes."""
+    """Return what spellings of one category share: the text without its case. Single letters but y, n, t, f keep
+    theirs, as m and M may be two codes."""
     return text.casefold() if len(text) > 1 or text in "yYnNtTfF" else text
 
 
 def spellings(categories: Sequence[str]) -> dict[str, str]:
-    """Each category by what its spellings share. Two categories such as no and yes have all spellings of `TRUTH`."""
+    """Map each category by what its spellings share. Two categories such as no and yes have all spellings of
+    `TRUTH`."""
     known = {spelled(name): name for name in categories}
     sides = [[name for spelling, name in known.items() if spelling in words] for words in TRUTH]
     if [len(side) for side in sides] == [1, 1] and len({*known} - {MISSING}) == 2:
@@ -147,7 +148,7 @@ def spellings(categories: Sequence[str]) -> dict[str, str]:
 
 
 def one_spelling(values: Shaped[np.ndarray, " rows"]) -> tuple[dict[str, str], tuple[tuple[str, ...], ...]]:
-    """Each category with the most frequent spelling of it, and the spellings where there are several of one."""
+    """Give each category its most frequent spelling, and return the spellings of categories that have several."""
     names, counts = np.unique(values.astype(object), return_counts=True)
     groups: dict[str, list[tuple[int, str]]] = {}
     for name, count in zip(names.tolist(), counts.tolist(), strict=True):
@@ -158,7 +159,7 @@ def one_spelling(values: Shaped[np.ndarray, " rows"]) -> tuple[dict[str, str], t
 
 
 def read_values(column: Column, raw: pd.Series) -> Shaped[np.ndarray, " rows"]:
-    """Raw values as training read those of the column.
+    """Read raw values as training read those of the column.
 
     Args:
         column: not a dropped one. raw: any dtype, [rows].
@@ -174,7 +175,8 @@ def read_values(column: Column, raw: pd.Series) -> Shaped[np.ndarray, " rows"]:
 
 
 def truth_as_numbers(column: Column, raw: pd.Series) -> pd.Series:
-    """Raw values, with 1 and 0 for texts such as true and no of a column that was numbers 0 and 1 in training."""
+    """Return raw values, with 1 and 0 for texts such as true and no of a column that was numbers 0 and 1 in
+    training."""
     if (column.kind, column.low, column.high) != ("number", 0, 1) or not is_text(raw):
         return raw
     texts = [text if text is None else text.casefold() for text in to_text(raw)]
@@ -184,7 +186,7 @@ def truth_as_numbers(column: Column, raw: pd.Series) -> pd.Series:
 
 
 def places(column: Column, values: Shaped[np.ndarray, " rows"]) -> Int64[np.ndarray, " rows"]:
-    """The place of each value in the categories of a column, -1 where it has no such category.
+    """Return the place of each value in the categories of a column, -1 where it has no such category.
 
     Args:
         values: as `category_values` gives them, [rows].
@@ -204,7 +206,7 @@ def learn_column(
     order: str = "",
     unit: str = "",
 ) -> Column:
-    """What the training part says about one raw column.
+    """Learn one raw column from the training part.
 
     Args:
         column: the training rows, [rows]; a number dtype is scaled, dates are taken apart, any other is a category.
@@ -229,9 +231,9 @@ def learn_column(
 
 
 def _blanks_tell(missing: Bool[np.ndarray, " rows"], wanted: Float64[np.ndarray, "rows outputs"], only: bool) -> bool:
-    """Whether a column gets an input that is 1 where it has no value: 5 rows with one and 5 without (2 of fewer than
-    100 rows), and a target whose mean differs between them by more than `APART` standard errors, or
-    somewhat more where there are many classes.
+    """Return whether a column gets an input that is 1 where it has no value: 5 rows with one and 5 without (2 of fewer
+    than 100 rows), and a target whose mean differs between them by more than `APART` standard errors, or somewhat more
+    where there are many classes.
 
     only: the column has one value, so that its blanks are all that it says; the target is not asked.
     """
@@ -319,7 +321,7 @@ def _learn_category(
 
 
 def _frequent(categories: Sequence[str], counts: dict[str, int]) -> list[str]:
-    """The most frequent ones of many categories, by name."""
+    """Return the most frequent of many categories, by name."""
     most = min(MOST_FREQUENT, MOST_CELLS // len(categories))
     found = sorted((category for category in categories if counts[category] >= FREQUENT), key=lambda c: -counts[c])
     return sorted(found[:most])
@@ -367,7 +369,7 @@ def learn_target(
     notes: list[Note],
     weights: Float64[np.ndarray, " rows"] | None = None,
 ) -> Target:
-    """What the training part says about the target.
+    """Learn the target from the training part.
 
     Args:
         values: float64 [rows] in original units for regression, int64 [rows] class codes >= 0 for
@@ -411,7 +413,7 @@ def learn_target(
 
 
 def read_column(data: Any, where: str) -> Column:
-    """One column from the JSON form of a preprocessor.
+    """Read one column from the JSON form of a preprocessor.
 
     Args:
         data: an entry of "columns", from `json.load`: name, kind and the fields of that kind.
@@ -439,7 +441,7 @@ KEYS: dict[str, tuple[str, ...]] = {
 
 
 def _check_column(column: Column, where: str) -> None:
-    """Raises DataError where the fields of a column that was read do not go together."""
+    """Raise DataError where the fields of a column that was read do not go together."""
     if not column.low <= column.fill <= column.high:
         raise DataError(f"{where}: expected low <= fill <= high, got {column.low}, {column.fill}, {column.high}")
     for key in ("codes", "categories", "outputs"):
@@ -467,7 +469,7 @@ def _check_column(column: Column, where: str) -> None:
 
 
 def read_target(data: Any) -> Target:
-    """The target side from the JSON form of a preprocessor.
+    """Read the target side from the JSON form of a preprocessor.
 
     Args:
         data: the entry "target", from `json.load`: every field of `Target`.
@@ -488,8 +490,8 @@ def read_target(data: Any) -> Target:
 def encoding_outputs(
     values: Float64[np.ndarray, " rows"] | Int64[np.ndarray, " rows"], target: Target
 ) -> tuple[tuple[str, ...], Float64[np.ndarray, "rows outputs"]]:
-    """What categories are encoded by, with a name for each: the standardised target, or 0 and 1 for each class that has
-    rows; of two classes only the second."""
+    """Return the numbers that categories are encoded by, with a name for each: the standardised target, or 0 and 1 for
+    each class that has rows; of two classes only the second."""
     if target.task == "regression":
         return (f"mean {target.name}",), ((values - target.mean) / target.std)[:, None].astype(np.float64)
     codes = range(1, 2) if len(target.classes) == 2 else np.unique(values).tolist()
@@ -501,7 +503,7 @@ def encoding_outputs(
 def cross_fitted(
     categories: Shaped[np.ndarray, " rows"], wanted: Float64[np.ndarray, "rows outputs"]
 ) -> Float64[np.ndarray, "rows outputs"]:
-    """The encoding of each row by the four fifths of the rows that it is not in, so that it does not hold its own
+    """Encode each row by the four fifths of the rows that it is not in, so that it does not hold its own
     target. The fifths are drawn by a fixed seed."""
     from sklearn.model_selection import KFold
 
@@ -515,7 +517,7 @@ def cross_fitted(
 def encodings(
     known: Shaped[np.ndarray, " rows"], wanted: Float64[np.ndarray, "rows outputs"], asked: Shaped[np.ndarray, " asked"]
 ) -> Float64[np.ndarray, "asked outputs"]:
-    """The encoding of each category that is asked for by rows of known ones: the mean of what is wanted in it, drawn
+    """Encode each category asked for by the rows of known ones: by the mean of what is wanted in it, drawn
     towards the mean of all rows where it has few."""
     from sklearn.preprocessing import TargetEncoder
 

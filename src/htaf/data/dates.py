@@ -60,7 +60,7 @@ class Dates:
 
 
 def native(column: pd.Series) -> Shaped[np.ndarray, " rows"]:
-    """A column of dates as datetime64[us] [rows]: its values, in UTC where it has a time zone."""
+    """Return a column of dates as datetime64[us] [rows], in UTC where it has a time zone."""
     if isinstance(column.dtype, pd.PeriodDtype):
         column = column.dt.to_timestamp()
     if not isinstance(column.dtype, np.dtype):
@@ -69,12 +69,12 @@ def native(column: pd.Series) -> Shaped[np.ndarray, " rows"]:
 
 
 def has_zone(column: pd.Series) -> bool:
-    """Whether a column of dates has a time zone by its dtype."""
+    """Return whether a column of dates has a time zone by its dtype."""
     return getattr(column.dtype, "tz", None) is not None
 
 
 def find(name: str, column: pd.Series, text: Callable[[], Shaped[np.ndarray, " rows"]]) -> Dates | None:
-    """The dates of a column, or None where it holds none.
+    """Find the dates of a column; None where it holds none.
 
     ISO 8601 (2012-01-31, 2012-01-31T13:00:00Z), year first with / or ., three numbers with the year last, and months
     by name, each with or without a time. A year alone, 20120131 and other numbers are no dates.
@@ -135,13 +135,14 @@ def find(name: str, column: pd.Series, text: Callable[[], Shaped[np.ndarray, " r
 
 
 def zone_name(text: str) -> str:
-    """The name of a time zone that ends a date and time, such as CEST; its offset is not known. Empty without one."""
+    """Return the name of a time zone that ends a date and time, such as CEST; its offset is not known. Empty without
+    one."""
     found = _ZONE_NAME.fullmatch(text)
     return found[2] if found and _DATE.fullmatch(found[1]) else ""
 
 
 def _may_be(column: pd.Series) -> bool:
-    """Whether half or more of a sample of the texts are dates."""
+    """Return whether half or more of a sample of the texts are dates."""
     some = column.dropna()
     some = to_text(some.iloc[np.unique(np.linspace(0, len(some) - 1, _SAMPLE).astype(int))]) if len(some) else []
     some = [value for value in some if value is not None]
@@ -149,8 +150,8 @@ def _may_be(column: pd.Series) -> bool:
 
 
 def among(column: pd.Series, text: Shaped[np.ndarray, " rows"]) -> tuple[int, int, str, int] | None:
-    """Of a column that `find` takes for no dates though half of its texts are: how many rows are dates and how many
-    are not, the first that is not, and its row from 1; None of any other column.
+    """For a column that `find` takes for no dates though half of its texts are, return how many rows are dates and how
+    many are not, the first that is not, and its row from 1; None of any other column.
 
     Args:
         column: as `find` takes it. text: of it, None where missing.
@@ -187,7 +188,7 @@ def _mixed(name: str, codes: np.ndarray, texts: np.ndarray, places: np.ndarray, 
 
 
 def read(name: str, column: pd.Series, order: str, zoned: bool) -> Shaped[np.ndarray, " rows"]:
-    """Dates of a column whose order is known; year first and months by name are always read.
+    """Read the dates of a column whose order is known; year first and months by name are always read.
 
     Args:
         column: any dtype, [rows]. order: one of `ORDERS`. zoned: whether training had a time zone.
@@ -218,8 +219,8 @@ def read(name: str, column: pd.Series, order: str, zoned: bool) -> Shaped[np.nda
 def parsed(
     column: pd.Series, order: str
 ) -> tuple[Shaped[np.ndarray, " rows"], Bool[np.ndarray, " rows"], Bool[np.ndarray, " rows"]]:
-    """Dates of a column whose order is known, as `read` gives them; which rows hold a text that is none, and which rows
-    have a value without a time zone."""
+    """Return dates of a column whose order is known, as `read` gives them; which rows hold a text that is none, and
+    which rows have a value without a time zone."""
     if is_date(column):
         return native(column), np.zeros(len(column), dtype=bool), column.notna().to_numpy() & (not has_zone(column))
     codes, texts = pd.factorize(to_text(column))  # missing: -1
@@ -232,8 +233,8 @@ def parsed(
 
 
 def _scan(texts: Shaped[np.ndarray, " texts"]) -> Int64[np.ndarray, "texts 6"]:
-    """Of each text how it is written, year, two numbers (month and day where they are known), microseconds of the day,
-    and minutes by which its zone is ahead of UTC."""
+    """Return, for each text, how it is written, year, two numbers (month and day where they are known), microseconds of
+    the day, and minutes by which its zone is ahead of UTC."""
     return np.fromiter((_fields(text) for text in texts), np.dtype((np.int64, 6)), len(texts))
 
 
@@ -281,7 +282,7 @@ def _values(scanned: Int64[np.ndarray, "texts 6"], order: str) -> Shaped[np.ndar
 
 
 def numbers(values: Shaped[np.ndarray, " rows"], first: np.datetime64) -> dict[str, Float64[np.ndarray, " rows"]]:
-    """What a network is told of dates: a float64 column for each of `PARTS`, NaN where missing.
+    """Turn dates into numbers for a network: a float64 column for each of `PARTS`, NaN where missing.
 
     Weekday: 0 for Monday to 6. Hour: with its fraction. Elapsed days: since `first`, with their fraction.
     """

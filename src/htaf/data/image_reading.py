@@ -83,7 +83,7 @@ def threads() -> int:
 
 
 def look(path: Path, *, whole: bool = True) -> Look:
-    """Whether a file can be read.
+    """Find out whether a file can be read.
 
     Args:
         path: a file.
@@ -118,7 +118,7 @@ def look_all(paths: Sequence[Path], *, whole: bool = True) -> list[Look]:
 
 
 def decode(path: Path | bytes, channels: int, size: tuple[int, int], name: str = "image") -> UInt8[np.ndarray, "c h w"]:
-    """One file as the training reads it.
+    """Read one file as the training does.
 
     First frame, turned upright by its EXIF tag, 16 bits scaled to 8, transparency dropped, CMYK and grey to RGB (or
     all to grey); resized (bilinear, antialiased) to the smallest size that covers `size`, then the centre is cropped.
@@ -146,7 +146,7 @@ def decode(path: Path | bytes, channels: int, size: tuple[int, int], name: str =
 
 
 def _fitted(plain: Image.Image, channels: int, size: tuple[int, int]) -> UInt8[np.ndarray, "c h w"]:
-    """The middle of an image at a size, as `decode` gives it."""
+    """Return the middle of an image at a size, as `decode` gives it."""
     height, width = size
     if channels == 1:
         plain = plain.convert("L")
@@ -228,7 +228,7 @@ def read_each(
 
 
 def _expect_reader() -> None:
-    """Raises MissingError where pillow is not installed."""
+    """Raise MissingError where pillow is not installed."""
     with installed():
         import PIL  # noqa: F401
 
@@ -272,13 +272,14 @@ def _decoding(image: Image.Image, edge: int) -> Iterator[None]:
 
 
 def _tile(image: Image.Image) -> int:
-    """Pixels of a tile of a TIFF, which may be larger than the image; 0 without tiles."""
+    """Return pixels of a tile of a TIFF, which may be larger than the image; 0 without tiles."""
     tags = getattr(image, "tag_v2", {})
     return tags.get(TILE_WIDTH, 0) * tags.get(TILE_LENGTH, 0)
 
 
 def _middle(image: Image.Image, width: float, height: float) -> Image.Image:
-    """What is shown of an image, of these edges in its own pixels, with the pixels beside it that are mixed in."""
+    """Return the part of an image that is shown, with its edges in its own pixels, and the pixels beside it that are
+    mixed in."""
     left, top = (max(0, (edge - ceil(shown) - 4) // 2) for edge, shown in zip(image.size, (width, height), strict=True))
     return image.crop((left, top, image.width - left, image.height - top))
 
@@ -299,7 +300,7 @@ def _reason(error: Exception, file: Path | bytes) -> str:
 
 
 def _rgb(image: Image.Image) -> Image.Image:
-    """The decoded image in RGB."""
+    """Return the decoded image in RGB."""
     if image.mode.startswith("I"):  # PIL would clip these at 255; "I" holds 16-bit PNG in older versions of it
         values = np.asarray(image)
         if values.size and (values.min() < 0 or values.max() > 65535):
@@ -316,7 +317,8 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 
 def advice(names: Sequence[str | Path]) -> str:
-    """What to do with files that are no images by their endings, behind a semicolon; "" where there is nothing."""
+    """Return what to do with files that are no images by their endings, behind a semicolon; "" where there is
+    nothing."""
     endings = {os.path.splitext(name)[1].lower() for name in names}
     return "".join(f"; {what}" for what, those in UNREAD.items() if not endings.isdisjoint(those))
 
@@ -330,7 +332,7 @@ def in_folder(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def image_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Files as they are given, missing ones too; of a folder the image files at any depth, in alphabetical order.
+    """Return the files that are given, missing ones too, and all image files of a folder, in alphabetical order.
 
     Returns:
         the files; and, where folders hold files that are no images by their endings, a note with how many and the first

@@ -34,12 +34,12 @@ Listing = list[tuple[str, int]]  # relative names with forward slashes, class nu
 
 
 def is_named(name: str | os.PathLike[str]) -> bool:
-    """Whether `load` takes this for a known set, not for a folder; names go in any case."""
+    """Return whether `load` takes this for a known set, not for a folder; names go in any case."""
     return os.fspath(name).lower() in SETS
 
 
 def expect_outside(out: Path, name: str, flag: str = "--data") -> None:
-    """Raises OutputError: an output folder in the folder of images that `name` is, which would be read with them."""
+    """Raise OutputError: an output folder in the folder of images that `name` is, which would be read with them."""
     if is_named(name):
         return
     try:
@@ -52,7 +52,7 @@ def expect_outside(out: Path, name: str, flag: str = "--data") -> None:
 
 
 def of_files(name: str | os.PathLike[str]) -> bool:
-    """Whether `load` reads image files for this name, so that it takes a size."""
+    """Return whether `load` reads image files for this name, so that it takes a size."""
     known = SETS.get(os.fspath(name).lower())
     return known is None or known.sized
 
@@ -63,7 +63,7 @@ def load(
     data_dir: str | os.PathLike[str] | None = None,
     size: int | None = None,
 ) -> Images:
-    """A named set, or any folder with one folder of images for each class.
+    """Load a named set, or any folder with one folder of images for each class.
 
     The public sets ("cifar10", "cifar100", "tiny-imagenet", "cub") are looked for in `data_dir`, then in the folder
     that the environment variable HTAF_DATA names. "digits" comes with scikit-learn. For folders see
@@ -102,7 +102,7 @@ def load(
 
 
 def read_folder(folder: Path, size: int | None) -> Images:
-    """A folder in ImageFolder layout.
+    """Read a folder in ImageFolder layout.
 
     FOLDER/class/... has 20% of each class held out as the test part, with a fixed seed; FOLDER/train/class/... takes
     it from FOLDER/test/class/... or FOLDER/val/class/..., and holds out 20% where neither exists.
@@ -150,7 +150,7 @@ def images_from_files(
     size: int | None,
     notes: list[str],
 ) -> Images:
-    """Checks the files, leaves out those that cannot be read, and makes both parts.
+    """Check the files, leave out those that cannot be read, and make both parts.
 
     Args:
         name: of the set.
@@ -248,7 +248,7 @@ def held_out(
 
 
 def _present(folder: Path, classes: Sequence[str], labels: Tensor, where: str, notes: list[str]) -> Tensor:
-    """The numbers of the classes that have images."""
+    """Return the numbers of the classes that have images."""
     counts = torch.bincount(labels, minlength=len(classes))
     empty = [name for name, count in zip(classes, counts.tolist(), strict=True) if not count]
     if empty and len(classes) - len(empty) < 2:
@@ -265,7 +265,8 @@ def _range(lowest: int, highest: int) -> str:
 
 
 def _folders(folder: Path) -> list[str]:
-    """Names of the folders inside that may be classes, sorted; hidden ones and those of macOS archives are not."""
+    """Return names of the folders inside that may be classes, sorted; hidden ones and those of macOS archives are
+    not."""
     if not folder.is_dir():
         return []
     return sorted(
@@ -274,7 +275,7 @@ def _folders(folder: Path) -> list[str]:
 
 
 def _listing(folder: Path, root: str, numbers: dict[str, int], notes: list[str]) -> Listing:
-    """The image files of each class, at any depth, in alphabetical order."""
+    """Return the image files of each class, at any depth, in alphabetical order."""
     found: Listing = []
     others: list[str] = []
     for name, number in numbers.items():
@@ -295,7 +296,7 @@ def _listing(folder: Path, root: str, numbers: dict[str, int], notes: list[str])
 
 
 def read_published(name: str, folder: Path) -> Images:
-    """The published files of CIFAR-10, CIFAR-100 or MNIST, as torchvision reads them; those of CIFAR by their MD5.
+    """Read the published files of CIFAR-10, CIFAR-100 or MNIST, as torchvision reads them; those of CIFAR by their MD5.
 
     Args:
         name: "cifar10", "cifar100" or "mnist".
@@ -425,7 +426,8 @@ def read_cub(folder: Path, size: int | None = None) -> Images:
 
 
 def read_digits() -> Images:
-    """The 1,797 handwritten digits of scikit-learn: grey, 8 x 8, 0 to 16 scaled to 0 to 255; 20% are the test part."""
+    """Read the 1,797 handwritten digits of scikit-learn: grey, 8 x 8, 0 to 16 scaled to 0 to 255; 20% are the test
+    part."""
     bunch: Any = sklearn.datasets.load_digits()
     pixels = torch.from_numpy((bunch.images * (255 / 16)).round().astype(np.uint8))[:, None]
     labels = torch.from_numpy(bunch.target.astype(np.int64))
@@ -484,7 +486,7 @@ SETS: dict[str, ImageSet] = {
 
 
 def folder_of(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path:
-    """The folder of a public set: in `data_dir`, then in the folder that HTAF_DATA names; either may be it.
+    """Return the folder of a public set: in `data_dir`, then in the folder that HTAF_DATA names; either may be it.
 
     Raises:
         DataError: it is in neither.
@@ -503,7 +505,7 @@ def folder_of(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path
 
 
 def lines(path: Path, fields: int) -> list[list[str]]:
-    """The lines of a list, each with so many fields or more."""
+    """Return the lines of a list, each with so many fields or more."""
     if not path.is_file():
         raise DataError(f"{path}: expected this file of the set, got none")
     rows = [line.split() for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]

@@ -67,15 +67,15 @@ class Files:
         return len(self.images)
 
     def cut(self, first: int, last: int) -> Files:
-        """Images first to last - 1."""
+        """Return images first to last - 1."""
         return Files(self.images[first:last])
 
     def names(self) -> Iterable[object]:
-        """What tells these images from others, as JSON values."""
+        """Return what identifies these images, as JSON values."""
         return ([one.id, one.size, one.label] for one in self.images)
 
     def first(self) -> str:
-        """A file that was there when the list was made, "" for none."""
+        """Return a file that was there when the list was made, "" for none."""
         return str(self.images[0].content) if self.images[0].size >= 0 else ""
 
 
@@ -84,7 +84,7 @@ class Batches(Protocol):
     """Images in memory or on disk, or what a frozen backbone gives of them."""
 
     def batch(self, rows: Int64[Tensor, " rows"]) -> UInt8[Tensor, "rows c h w"] | Float32[Tensor, "rows f"]:
-        """Those of some rows."""
+        """Return the images of some rows."""
         ...
 
 
@@ -190,7 +190,8 @@ class Decoded:
 
 
 def source(paths: Sequence[str]) -> tuple[list[Stretch], list[str]]:
-    """The images at paths: files, folders (their image files at any depth, else their Parquet files), Parquet files.
+    """Return the images at paths: files, folders (their image files at any depth, else their Parquet files), Parquet
+    files.
 
     Returns:
         stretches, in order; and notes on what is left out.
@@ -215,7 +216,7 @@ def source(paths: Sequence[str]) -> tuple[list[Stretch], list[str]]:
 
 
 def blocks(stretches: Sequence[Stretch], images: int) -> list[tuple[Stretch, ...]]:
-    """The list cut into blocks of so many images, the last of fewer."""
+    """Return the list cut into blocks of so many images, the last of fewer."""
     made: list[tuple[Stretch, ...]] = []
     current: list[Stretch] = []
     left = images
@@ -241,7 +242,7 @@ def read_block(
     *,
     threads: int = 1,
 ) -> Decoded:
-    """The images of a block, decoded as the training reads them (`htaf.data.image_reading.decode`).
+    """Read the images of a block, decoded as the training reads them (`htaf.data.image_reading.decode`).
 
     Args:
         channels, size: of the network.
@@ -264,7 +265,7 @@ def read_block(
 
 
 def _held(rows: Sequence[Any]) -> Decoded:
-    """Rows of sets, whose images are decoded already."""
+    """Return rows of sets, whose images are decoded already."""
     ids, labels, parts = (sum((getattr(one, name) for one in rows), ()) for name in ("ids", "labels", "parts"))
     pixels = torch.cat([one.source.batch(one.rows) for one in rows]).numpy()
     return Decoded(ids, np.array(labels, np.int32), np.array(parts, np.uint8), pixels)
@@ -311,7 +312,7 @@ def _problem(image: Image, error: DataError | None) -> str:
 
 
 def _numbers(labels: Sequence[Label], classes: Sequence[str]) -> tuple[Int32[np.ndarray, " n"], int]:
-    """Class numbers, -1 for none; and how many labels are none of the classes."""
+    """Return class numbers, -1 for none; and how many labels are none of the classes."""
     names = {name: number for number, name in enumerate(classes)}
 
     def number(label: Label) -> int | None:
@@ -332,7 +333,7 @@ def _is_parquet(name: str) -> bool:
 
 
 def _parquet_in(folder: Path) -> list[Path]:
-    """The Parquet files directly in a folder that holds no image files there."""
+    """Return the Parquet files directly in a folder that holds no image files there."""
     names = sorted(folder.iterdir()) if folder.is_dir() else []
     if any(name.suffix.lower() in SUFFIXES for name in names):
         return []
@@ -340,7 +341,7 @@ def _parquet_in(folder: Path) -> list[Path]:
 
 
 def _expanded(given: str, notes: list[str]) -> list[tuple[str, int]]:
-    """Names of image files and Parquet files, with their sizes in bytes, -1 where there is none."""
+    """Return names of image files and Parquet files, with their sizes in bytes, -1 where there is none."""
     path = Path(given)
     if not path.exists():
         if _is_parquet(given):
@@ -409,5 +410,5 @@ def _holds_labels(kind: pa.DataType) -> bool:
 
 
 def _bytes(cell: Any) -> bytes:
-    """The bytes of a cell; b"" for null, which the decoder names as an empty file."""
+    """Return the bytes of a cell; b"" for null, which the decoder names as an empty file."""
     return (cell.get("bytes") if isinstance(cell, dict) else cell) or b""

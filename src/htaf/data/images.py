@@ -60,7 +60,7 @@ class MemoryPart:
         return len(self.labels)
 
     def batch(self, rows: Int64[Tensor, " b"]) -> UInt8[Tensor, "b c h w"]:
-        """The images of these rows, as a copy."""
+        """Return the images of these rows, as a copy."""
         return self.pixels.index_select(0, rows)
 
     def fingerprint(self) -> str:
@@ -93,7 +93,7 @@ class FilePart:
         return len(self.labels)
 
     def batch(self, rows: Int64[Tensor, " b"]) -> UInt8[Tensor, "b c h w"]:
-        """The images of these rows, decoded in as many threads as there are cores (one in a loader's worker).
+        """Return the images of these rows, decoded in as many threads as there are cores (one in a loader's worker).
 
         A file that no longer decodes, though it did at load, becomes an all-zero image with a warning, so that it
         does not end a run hours in.
@@ -104,7 +104,7 @@ class FilePart:
         return read_files([self.folder / self.names[row] for row in rows.tolist()], self.channels, self.size)
 
     def in_memory(self) -> MemoryPart:
-        """All images decoded once, n * C * H * W bytes; batches of it equal those of this part.
+        """Decode all images once, n * C * H * W bytes; batches of it equal those of this part.
 
         Raises:
             DataError: a file is gone or damaged.
@@ -151,14 +151,14 @@ class Images:
 
 
 def as_images(name: str, classes: tuple[str, ...], train: Part, test: Part, notes: list[str]) -> Images:
-    """The set of these parts, with its fingerprint, and notes on equal images where they mislead."""
+    """Return the set of these parts, with its fingerprint, and notes on equal images where they mislead."""
     content = json.dumps([*classes, train.fingerprint(), test.fingerprint()])
     found = hashlib.sha256(content.encode()).hexdigest()
     return Images(name, classes, train, test, found, (*notes, *_about_equal_images(classes, train, test)))
 
 
 def _key(part: Part, row: int, *, whole: bool) -> int | bytes | str:
-    """What equal images share: the size of their files, or the content of these or the pixels as a whole."""
+    """Return what equal images share: the size of their files, or the content of these or the pixels as a whole."""
     if isinstance(part, MemoryPart):
         return hashlib.sha256(part.pixels[row].contiguous().numpy().data).digest()
     file = part.folder / part.names[row]
@@ -266,7 +266,7 @@ def split(images: Images, *, train: int | float = 0, validation: int | float = 0
 
 
 def _share(what: str, amount: int | float, number: int, classes: int, rows: int) -> int:
-    """How many rows of class `number` belong to an amount."""
+    """Return how many rows of class `number` belong to an amount."""
     if isinstance(amount, float) and not amount.is_integer():
         if not 0 < amount < 1:
             raise DataError(f"{what}_images: expected a whole number >= 0 or a fraction below 1, got {amount}")
@@ -279,7 +279,7 @@ def _share(what: str, amount: int | float, number: int, classes: int, rows: int)
 
 
 def shuffled_by_class(labels: Int64[Tensor, " n"], classes: int, seed: int) -> list[Int64[Tensor, " _"]]:
-    """The rows of each class in an order that depends on the seed alone, the same on every machine.
+    """Return the rows of each class in an order that depends on the seed alone, the same on every machine.
 
     Args:
         labels: int64 [n], 0 to classes - 1.
@@ -329,7 +329,7 @@ class ImagePreprocessor:
             raise DataError(f"size: expected (H, W) of 1 or more, got {self.size}")
 
     def normalise(self, pixels: UInt8[Tensor, "b c h w"]) -> Float32[Tensor, "b c h w"]:
-        """Raw images to network inputs, on the device and in the memory format of `pixels`.
+        """Turn raw images into network inputs, on the device and in the memory format of `pixels`.
 
         Args:
             pixels: uint8 [b, C, H, W].
@@ -371,7 +371,7 @@ class ImagePreprocessor:
 
     @classmethod
     def from_json(cls, data: Any) -> ImagePreprocessor:
-        """Restores what `to_json` gave.
+        """Restore what `to_json` gave.
 
         Args:
             data: the dict, as it came from `json.load`.
@@ -460,7 +460,7 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
         return self.preprocessor.normalise(seen), self.part.labels[rows]
 
     def targets(self, rows: Int64[Tensor, " b"]) -> Int64[Tensor, " b"]:
-        """The labels of these rows, without reading an image."""
+        """Return the labels of these rows, without reading an image."""
         return self.part.labels[rows]
 
 

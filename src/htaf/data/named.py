@@ -105,17 +105,17 @@ BUNDLED: dict[str, Callable[[], pd.DataFrame]] = {"digits": _digits}
 
 
 def lookup(name: str | os.PathLike[str]) -> Named | None:
-    """The known set of that name, in any case; None for what may be a path."""
+    """Return the known set of that name, in any case; None for what may be a path."""
     return NAMED.get(os.fspath(name).lower())
 
 
 def is_named(name: str | os.PathLike[str]) -> bool:
-    """Whether `load` takes this for a known set, not for a file; names go in any case."""
+    """Return whether `load` takes this for a known set, not for a file; names go in any case."""
     return lookup(name) is not None
 
 
 def read_named(known: Named, data_dir: str | os.PathLike[str] | None = None) -> tuple[pd.DataFrame, list[Note]]:
-    """A known set from a folder or from OpenML, its columns in the published order, its rows counted.
+    """Read a known set from a folder or from OpenML, its columns in the published order, its rows counted.
 
     Args:
         known: one of `NAMED`.

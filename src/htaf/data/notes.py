@@ -36,13 +36,13 @@ class Note:
         return told([self])[0]
 
     def to_json(self) -> dict[str, Any]:
-        """The fields that are set, as plain JSON values."""
+        """Return the fields that are set, as plain JSON values."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: lists(value) for name, value in given.items() if value or name == "kind"}
 
     @classmethod
     def from_json(cls, data: Any) -> Note:
-        """Restores what `to_json` gave, as `json.load` has it.
+        """Restore what `to_json` gave, as `json.load` has it.
 
         Raises:
             ValueError: it is something else.
@@ -65,7 +65,7 @@ def _tuples(value: Any) -> Any:
 
 
 def from_record(notes: Iterable[Any]) -> list[Note | str]:
-    """The notes of a record, where those of a training are sentences.
+    """Return the notes of a record, where those of a training are sentences.
 
     Raises:
         ValueError: one is neither a text nor a note.
@@ -119,7 +119,7 @@ def _said(sentence: str | Callable[[Note], str], note: Note) -> str:
 
 
 def some(said: list[str], limit: int = SHOWN) -> str:
-    """The first of many, with a count of the rest."""
+    """Return the first of many, with a count of the rest."""
     rest = len(said) - limit
     return ", ".join(said[:limit]) + (f" and {counted(rest, 'more column')}" if rest > 0 else "")
 
@@ -132,7 +132,7 @@ class _Count(int):
 
 
 def _words(note: Note) -> Mapping[str, Any]:
-    """What stands for the fields of a sentence; `names` are the values."""
+    """Return the words for the fields of a sentence; `names` are the values."""
     return {
         "column": note.column, "count": _Count(note.count), "values": note.values, "row": f"row {note.row}",
         "names": listed([*note.values]), "spellings": _spellings(note.values),
@@ -181,8 +181,8 @@ def _encoded(note: Note) -> str:
     more = f"; the {own} also as 0 or 1" if note.values[0] else ""
     more += f"; only the {kept:,} most frequent, the others have the mean of all rows" if kept < note.count else ""
     return (
-        f"column {note.column!r}: {note.count:,} categories, each as the target's mean in it, drawn to that of all "
-        f"rows where it has few{more}"
+        f"column {note.column!r}: {note.count:,} categories, each replaced by the target's mean in it, closer to the "
+        f"mean of all rows where it has few{more}"
     )
 
 
@@ -212,8 +212,8 @@ def _few_to_choose_by(note: Note) -> str:
     """count: of rows that would be enough. values: the names of the classes, and the rows of each."""
     each = ", ".join(f"{counted(rows, 'row')} of {name!r}" for name, rows in zip(*note.values, strict=True))
     return (
-        f"target {note.column!r}: {each} in the validation part, fewer than {note.count}, have less of their class's "
-        "weight there, so that none of them chooses the epoch alone"
+        f"target {note.column!r}: {each} in the validation part, fewer than {note.count}: they count "
+        "less than their class weight when the epoch is chosen, so that no single row decides"
     )
 
 
@@ -232,17 +232,17 @@ def _rows_in_time(note: Note) -> str:
     """count: of dates."""
     shown = option(f"--time {note.column!r}", f"htaf.fit(..., time={note.column!r})")
     return (
-        f"column {note.column!r}: {note.count:,} different dates, about one a row, and rows are divided by chance, so "
-        f"that measuring rows lie between training rows: later rows may be predicted far worse, {shown} shows it"
+        f"column {note.column!r}: {note.count:,} different dates, about one a row, but rows are split at random, so "
+        f"test rows lie between training rows. Later rows may be predicted far worse: {shown} measures it"
     )
 
 
 def _say_most(note: Note) -> str:
     """count: of rows. values: the names of one or two columns, the measure, theirs, that of all others."""
     names, what, own, rest = note.values
-    say, exclude = f"column {names[0]!r} alone says", "it unless it is"
+    say, exclude = f"column {names[0]!r} alone predicts", "it unless it is"
     if len(names) > 1:
-        say, exclude = f"columns {listed(names)} together say", "them unless both are"
+        say, exclude = f"columns {listed(names)} together predict", "them unless both are"
     return (
         f"WARNING: {say} the target {note.column!r} far better than all others ({what} {own:.4g}, a forest of the rest "
         f"{rest:.4g}, on {note.count:,} training rows): exclude {exclude} known when you predict"
@@ -257,9 +257,9 @@ def _repeated_values(note: Note) -> str:
         f"sklearn.model_selection.GroupKFold with groups=frame[{note.column!r}] measures on others",
     )
     return (
-        f"WARNING: column {note.column!r}: {note.count:,} values that repeat, and the rows that measure have values of "
-        f"the training part. On others the error may be far larger: of a forest of {rows:,} training rows the {what} "
-        f"is {seen:.4g} on values that it has seen, {unseen:.4g} on others. {ways}"
+        f"WARNING: column {note.column!r}: {note.count:,} values repeat, and test rows share them with training: "
+        f"new values may be predicted far worse: a forest of {rows:,} training rows has {what} {seen:.4g} on values "
+        f"that it has seen, {unseen:.4g} on others. {ways}"
     )
 
 
@@ -267,8 +267,8 @@ def _trained_on(note: Note) -> str:
     """count: of rows. values: of how many."""
     own = option("Without --data they are", "Without other data they are")
     return (
-        f"{note.count:,} of {note.values[0]:,} rows are in the training part too, with the same target: the figures "
-        f"count what the network has seen. {own} of the run's own test part, which it has not"
+        f"{note.count:,} of {note.values[0]:,} rows are in the training part too, with the same target, so the figures "
+        f"are too good. {own} of the run's own test part"
     )
 
 
@@ -281,11 +281,7 @@ def _never_predicted(note: Note) -> str:
     return (
         "WARNING: on the validation part the network never predicts "
         f"{listed(names)} of {note.column!r} ({words['count']:row}): "
-        + (
-            f"{' or '.join(ways)} finds more of a rare class"
-            if ways
-            else "it takes more rows of a rare class to find it"
-        )
+        + (f"{' or '.join(ways)} finds more of a rare class" if ways else "add rows of the rare class")
     )
 
 
@@ -293,7 +289,7 @@ NUMBERS_AS_TEXT = "its values are numbers: pandas.to_numeric(..., errors='coerce
 
 
 def why_text(written: str, *names: str) -> str:
-    """Why a text is not read as a number or a date, and how to write it.
+    """Return why a text is not read as a number or a date, and how to write it.
 
     names: the units of several such texts, or the name of its time zone.
     """
@@ -309,8 +305,7 @@ def why_text(written: str, *names: str) -> str:
 
 
 _NOT_TRUSTED = (
-    "on the validation part the loss {values[0]}: the probabilities are not to be trusted ({values[1]}). Lower lr, or "
-    "set clip"
+    "on the validation part the loss {values[0]}: do not trust the probabilities ({values[1]}). Lower lr, or set clip"
 )
 # what a caller may not have meant: `fit` warns of it
 UNEXPECTED = frozenset(
@@ -326,18 +321,18 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "header of numbers": "the first line looks like data, but was taken for the column names: add a line of names if "
     "it is data",
     "decimal commas": "column {column!r}: decimal commas read as points",
-    "open dots": "column {column!r}: {values[0]!r} read as a decimal number; write {values[1]} if its dot sets "
-    "thousands apart, which no row says",
+    "open dots": "column {column!r}: {values[0]!r} read as a decimal number; write {values[1]} if its dot "
+    "separates thousands; no row decides it",
     "empty rows": "left out: {count} rows without any value",
-    "name again": "a name that comes again is numbered: column {values[1]}, {values[0]!r}, is {column!r}",
-    "no name": "left out without a name: column {values[0]} of {count}",
+    "name again": "duplicate column name: column {values[1]}, {values[0]!r}, is called {column!r}",
+    "no name": "left out, having no name: column {values[0]} of {count}",
     # what a column is
     "dates": _dates,
     "read as": "column {column!r}: numbers as people write them, {values[0]!r} read as {values[1]}",
     "leading zeros": "column {column!r} is text: {values[0]!r} begins with 0, as codes do; write numbers without zeros "
     "at the front to have them as such",
     "unit": "column {column!r}: numbers in {values[0]!r}, {values[1]!r} read as {values[2]:g}; # is the number",
-    "without": "column {column!r}: {count:row} without {values[0]} of training, read as {values[1]}",
+    "without": "column {column!r}: {count:row} without {values[0]} of the training, read as {values[1]}",
     "rounded": "column {column!r}: whole numbers beyond 2^53 are rounded (first {values[0]}, {row}); of names, put a "
     "letter before each",
     "mixed": _mixed,
@@ -356,13 +351,12 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "total row": _total_row,
     "far value": "column {column!r}: {count:row} with {values[0]}, far from all others ({values[1]} to {values[2]}): "
     "leave it blank where it stands for a missing value",
-    "none seen": "WARNING: column {column!r}: no row of {count:,} has a category of training, {names}",
+    "none seen": "WARNING: column {column!r}: none of {count:,} rows has a category of the training, {names}",
     "repeated": "{count:row} repeating an earlier row; a grouped split keeps them on one side",
     # its target
     "task": "task {values[0]} inferred: target {column!r} holds {values[1]}",
-    "classes alike": "target {column!r}: each a class of its own: {spellings}. Where they are one, give them one "
-    "spelling, as y.str.strip().str.lower() does, or use htaf.fit on a frame with the target in it, which makes them "
-    "one",
+    "classes alike": "target {column!r}: each spelling is a class of its own: {spellings}. If they are one class, "
+    "unify them with y.str.strip().str.lower(), or use htaf.fit on a frame with the target in it",
     "one row": "target {column!r}: one row only of {names}; it can be in one part of a split only",
     "positive": "class 1 (positive) is {values[1]!r}, class 0 is {values[0]!r}",
     "no rows": "target {column!r}: no rows of {names}",
@@ -375,7 +369,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "'other' ({count:row})",
     "codes": _codes,
     # its parts, before a training
-    "gives the target away": "WARNING: column {column!r} alone says the target {values[2]!r} almost without error "
+    "gives the target away": "WARNING: column {column!r} alone predicts the target {values[2]!r} almost perfectly "
     "({values[0]} {values[1]:.4g} on {count:,} training rows): exclude it unless it is known when you predict",
     "say most": _say_most,
     "repeated values": _repeated_values,
@@ -387,8 +381,8 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "threshold": "{values[2]!r} is predicted from a probability of {values[0]:.4g}, the best {values[1]} on the "
     "validation part ({values[3]:.4f}; {values[4]:.4f} from 0.5), {count:row} of it",
     "few to choose by": _few_to_choose_by,
-    "few for a threshold": "the threshold is chosen by {count:validation row} of the rarer class {column!r}, so chance "
-    "has much of a say in it: validate on more rows, or give a number",
+    "few for a threshold": "only {count:validation row} of the rarer class {column!r} choose the threshold, so chance "
+    "decides much of it: validate on more rows, or give a number",
     "diverged": "WARNING: " + _NOT_TRUSTED,
     "loss above a constant": _NOT_TRUSTED,
     # other rows

@@ -47,7 +47,7 @@ DOTS = r"\d\.\d{3}(\D|$)"  # of numbers as `WITH_COMMA`: thousands or decimals
 
 
 def parts_of(text: str) -> tuple[float, str, str] | None:
-    """The number in a text, and what stands before and after it; None where it is none."""
+    """Find the number in a text, and what stands before and after it; None where it is none."""
     found = _NUMBER.fullmatch(text)
     if found is None:
         return None
@@ -87,9 +87,9 @@ _OF_TIME = {DURATION: _days, TIME: _hours, RACE: _race}
 
 
 def unit_of(texts: Iterable[str | None]) -> str | None:
-    """The unit in which each of the texts is a number, as "#" between what stands before and after: "$#", "#%", "#kg";
-    `DURATION` of such as pandas writes, `TIME`, `RACE`, `SHARE`, or one that ends with `TIMES`; None where they do not
-    agree on one, or have none."""
+    """Find the unit in which each of the texts is a number, as "#" between what stands before and after: "$#", "#%",
+    "#kg"; `DURATION` of such as pandas writes, `TIME`, `RACE`, `SHARE`, or one that ends with `TIMES`; None where they
+    do not agree on one, or have none."""
     given = [text for text in texts if text is not None]
     if given and all(_days(text) is not None for text in given):
         return DURATION
@@ -114,7 +114,7 @@ def unit_of(texts: Iterable[str | None]) -> str | None:
 
 
 def number_in(text: str, unit: str = "") -> float | None:
-    """The number in a text without a unit or with this one, as `unit_of` gives it; None where it is none.
+    """Find the number in a text without a unit or with this one, as `unit_of` gives it; None where it is none.
 
     Thousands may be set apart, as in 1,352 or 1'352.5 or 1 352, and a number in brackets is below 0.
     """
@@ -131,23 +131,23 @@ def number_in(text: str, unit: str = "") -> float | None:
 
 
 def may_lack(unit: str) -> bool:
-    """Whether plain numbers are among those that `unit_of` gave this unit."""
+    """Return whether plain numbers are among those that `unit_of` gave this unit."""
     return unit == SHARE or unit.endswith(TIMES)
 
 
 def units_of(texts: Iterable[str]) -> tuple[str, ...]:
-    """The different units of texts that are numbers, each as it is written."""
+    """Return the different units of texts that are numbers, each as it is written."""
     found = (parts_of(text) for text in texts)
     return tuple(dict.fromkeys(f"{parts[1]}{parts[2]}" for parts in found if parts and any(parts[1:])))
 
 
 def has_decimal_comma(text: str) -> bool:
-    """Whether a text is a number with a decimal comma, such as 12,5 or 1.139,99."""
+    """Return whether a text is a number with a decimal comma, such as 12,5 or 1.139,99."""
     return _COMMA.fullmatch(text) is not None and number_in(text) is None
 
 
 def like_number(text: str) -> bool:
-    """Whether a text is a number in any unit, a time, a bound such as 65+, or an interval of these."""
+    """Return whether a text is a number in any unit, a time, a bound such as 65+, or an interval of these."""
     if (bound := _BOUND.fullmatch(text)) is not None:
         text = next(part for part in bound.groups() if part is not None)
     ends = [text], *(apart.split(text) for apart in _APART), re.split("[,;]", text) if bound else [""]
@@ -159,12 +159,12 @@ def _one_number(text: str) -> bool:
 
 
 def form_of(text: str) -> str:
-    """How a text is written but for its digits: "13h45" and "9h05" are "#h#"."""
+    """Return how a text is written but for its digits: "13h45" and "9h05" are "#h#"."""
     return re.sub(r"\d+", "#", text.casefold())
 
 
 def is_padded(texts: np.ndarray) -> str | None:
-    """The first of texts, None where missing, that begins with a 0 before further digits, where all are digits alone:
-    codes, as 01067 and 1067 are two; else None."""
+    """Return the first of texts, None where missing, that begins with a 0 before further digits, where all are digits
+    alone: codes, as 01067 and 1067 are two; else None."""
     first = next((text for text in texts if text is not None and len(text) > 1 and text[0] == "0"), None)
     return first if first and all(text is None or (text.isascii() and text.isdigit()) for text in texts) else None

@@ -51,7 +51,7 @@ class Part(Dataset):
         return (x, y) if self.weights is None else (x, y, self.weights[rows])
 
     def spread(self, most: int) -> Part:
-        """At most so many of the rows, evenly spread."""
+        """Return at most so many of the rows, evenly spread."""
         chosen = torch.linspace(0, len(self) - 1, min(most, len(self)), dtype=torch.float64).long()
         of = None if self.weights is None else self.weights[chosen]
         return Part(self.data, self.rows[chosen], self.chunk, of)
@@ -61,11 +61,11 @@ class Part(Dataset):
             yield self.data[rows, 0]
 
     def targets(self) -> Tensor:
-        """Those of all rows, without reading inputs."""
+        """Return the targets of all rows, without reading inputs."""
         return self.data.targets(self.rows)
 
     def inputs(self) -> Iterator[Tensor]:
-        """The chunks without their targets."""
+        """Return the chunks without their targets."""
         return (x for x, _ in self)
 
 
@@ -89,7 +89,7 @@ class TableBatches:
 
 
 def table_part(table: Table, preprocessor: Preprocessor, rows: np.ndarray, *, training: bool = False) -> Part:
-    """Rows of a table: inputs float32 [rows, columns]; targets float32 [rows, 1], standardised, or int64 [rows].
+    """Return rows of a table: inputs float32 [rows, columns]; targets float32 [rows, 1], standardised, or int64 [rows].
 
     training: they are the rows that the preprocessing was fitted on, see `Preprocessor.transform`.
 
@@ -109,7 +109,7 @@ def table_part(table: Table, preprocessor: Preprocessor, rows: np.ndarray, *, tr
 
 
 def image_part(images: Images, preprocessor: ImagePreprocessor, part: str = "test") -> Part:
-    """All images of a side of a set, "train" or "test", not augmented.
+    """Return all images of a side of a set, "train" or "test", not augmented.
 
     Raises:
         DataError: other classes, channels or sizes than the preprocessing knows.

@@ -45,7 +45,7 @@ BLOCKS = ("number", "code", "missing", "date", "encoded", "category")  # of the 
 
 
 def _made_of(column: Column, block: str) -> list[str]:
-    """Names of the inputs that a column makes in one of the `BLOCKS`."""
+    """Return names of the inputs that a column makes in one of the `BLOCKS`."""
     if block == "code":
         return [f"{column.name} is {code:g}" for code in column.codes]
     if block == "missing":
@@ -126,7 +126,7 @@ class Preprocessor:
         weights: Float64[np.ndarray, " rows"] | None = None,
         separators: str = "",
     ) -> "Preprocessor":
-        """Learns ranges, medians, categories and the target's mean from the training rows.
+        """Learn ranges, medians, categories and the target's mean from the training rows.
 
         Args:
             features: training rows, [rows, columns]; number columns are scaled, columns of a date dtype are taken
@@ -182,7 +182,7 @@ class Preprocessor:
         *,
         trained: Float64[np.ndarray, " rows"] | Int64[np.ndarray, " rows"] | None = None,
     ) -> Float32[np.ndarray, "rows columns"]:
-        """Raw rows to network inputs; columns are found by name, in any order.
+        """Turn raw rows into network inputs; columns are found by name, in any order.
 
         Missing numbers and dates take the training median. Categories not seen in training give the input of the
         rare ones, where there is one, else zeros; of an encoded column the target's mean. Columns that were not
@@ -202,12 +202,12 @@ class Preprocessor:
         return self.transform_with_notes(features, rows, trained=trained)[0]
 
     def named(self, rows: Frame) -> pd.DataFrame:
-        """Raw rows of pandas whose columns have the names that are known here: as they are, else as `reading.named`
-        makes them."""
+        """Return raw rows of pandas whose columns have the names that are known here: as they are, else as
+        `reading.named` makes them."""
         return named(rows, [*(column.name for column in self.columns), *self.ids, self.target.name])
 
     def without_texts(self, rows: Frame) -> tuple[pd.DataFrame, list[Note]]:
-        """Raw rows in which a text that is no number, or no date, is missing in columns of numbers or dates.
+        """Return raw rows in which a text that is no number, or no date, is missing in columns of numbers or dates.
 
         Returns:
             the rows, with their columns named as here, and a note of each column in which there was one.
@@ -285,18 +285,18 @@ class Preprocessor:
         return inputs, _in_order(notes)
 
     def spans(self) -> list[tuple[int, float]]:
-        """Of each input that is a number its place, and by how much the number grows from 0 to 1."""
+        """Return the place of each input that is a number, and by how much the number grows from 0 to 1."""
         numbers = ((self._inputs[column.name, "number"], column) for column in self.columns if column.kind == "number")
         return [(place, column.high - column.low) for places, column in numbers for place in places]
 
     def inputs_of(self, name: str) -> Int64[np.ndarray, " inputs"]:
-        """Which inputs of a network a raw column makes, by place in `feature_names`; none of a dropped one."""
+        """Return which inputs of a network a raw column makes, by place in `feature_names`; none of a dropped one."""
         return np.array([place for block in BLOCKS for place in self._inputs[name, block]], dtype=np.int64)
 
     def _number(
         self, column: Column, values: Float64[np.ndarray, " rows"], notes: list[Note]
     ) -> list[Float64[np.ndarray, " rows"]]:
-        """The scaled column, if it varied in training, then a column for each code."""
+        """Return the scaled column, if it varied in training, then a column for each code."""
         codes = [(values == c).astype(np.float64) for c in column.codes]
         if not column.high > column.low:
             if column.missing:  # a flag: 0 would be read as its value
@@ -317,7 +317,7 @@ class Preprocessor:
     def encode_target(
         self, values: Float64[np.ndarray, " rows"] | Int64[np.ndarray, " rows"]
     ) -> Float32[np.ndarray, " rows"] | Int64[np.ndarray, " rows"]:
-        """Targets as the network is trained on them.
+        """Turn targets into the numbers that the network is trained on.
 
         Args:
             values: float64 [rows] in original units, or int64 [rows] class codes.
@@ -329,7 +329,7 @@ class Preprocessor:
         return ((values - self.target.mean) / self.target.std).astype(np.float32)
 
     def inverse(self, values: Shaped[np.ndarray, " rows"]) -> Shaped[np.ndarray, " rows"]:
-        """Back from network targets: original units, or class names.
+        """Turn network targets back into original units, or class names.
 
         Args:
             values: standardised values [rows], or integer class codes [rows].
@@ -341,12 +341,12 @@ class Preprocessor:
         return values.astype(np.float64) * self.target.std + self.target.mean
 
     def with_threshold(self, threshold: float | None) -> "Preprocessor":
-        """The same with another threshold of the second of two classes."""
+        """Return the same with another threshold of the second of two classes."""
         target = replace(self.target, threshold=threshold)
         return Preprocessor(self.columns, target, self.special_codes, self.notes, self.ids, self.separators)
 
     def to_json(self) -> dict[str, Any]:
-        """Everything learned, as plain JSON values (no NaN); `from_json` restores it bit for bit.
+        """Return everything learned, as plain JSON values (no NaN); `from_json` restores it bit for bit.
 
         Returns:
             a dict for `json.dump`.
@@ -368,7 +368,7 @@ class Preprocessor:
 
     @classmethod
     def from_json(cls, data: Any) -> "Preprocessor":
-        """Restores what `to_json` gave.
+        """Restore what `to_json` gave.
 
         Args:
             data: the dict, as it came from `json.load`.
@@ -397,12 +397,12 @@ class Preprocessor:
 
 
 def _in_order(notes: list[Note]) -> list[Note]:
-    """Those about missing values last, as they are one sentence about several columns."""
+    """Put notes about missing values last, as they are one sentence about several columns."""
     return sorted(notes, key=lambda note: note.kind in OF_COLUMNS)
 
 
 def _one_hot(column: Column, values: Shaped[np.ndarray, " rows"], notes: list[Note]) -> Int64[np.ndarray, " rows"]:
-    """Which of the inputs of a column is 1 in each row; -1: none."""
+    """Return which of the inputs of a column is 1 in each row; -1: none."""
     found = places(column, values)
     unseen = values[found < 0].tolist()
     if unseen:
@@ -421,7 +421,7 @@ def _encoded(
     notes: list[Note],
     cross: Float64[np.ndarray, "rows outputs"] | None,
 ) -> Iterator[Float64[np.ndarray, " rows"]]:
-    """The scaled encoding of each row, an output at a time; cross: of training rows what they are encoded by."""
+    """Return the scaled encoding of each row, an output at a time; cross: for training rows, cross-fitted."""
     found = places(column, values)
     unseen = values[found < 0].tolist()
     if unseen:
@@ -440,7 +440,7 @@ def _encoded(
 def _date(
     column: Column, values: Shaped[np.ndarray, " rows"], notes: list[Note]
 ) -> Iterator[Float64[np.ndarray, " rows"]]:
-    """The scaled parts of the dates of each row, a part at a time."""
+    """Return the scaled parts of the dates of each row, a part at a time."""
     first, filled = np.datetime64(column.first, "us"), np.datetime64(column.filled, "us")
     if dates.DAYS in column.outputs:
         place = column.outputs.index(dates.DAYS)
@@ -454,7 +454,7 @@ def _date(
 
 
 def _note_unlike_written(column: Column, raw: pd.Series, notes: list[Note]) -> None:
-    """Notes numbers without the unit, and times without the time zone, that training had."""
+    """Note numbers without the unit, and times without the time zone, that training had."""
     if column.unit and not may_lack(column.unit):
         plain, what = np.count_nonzero(~np.isnan(to_number(raw)[0])), (f"the unit {column.unit!r}", "if it were there")
     elif column.zoned:
@@ -466,7 +466,7 @@ def _note_unlike_written(column: Column, raw: pd.Series, notes: list[Note]) -> N
 
 
 def _note_outside(name: str, values: Shaped[np.ndarray, " present"], low: Any, high: Any, notes: list[Note]) -> None:
-    """Notes numbers or dates that are present and outside the range that the training part had."""
+    """Note numbers or dates that are present and outside the range that the training part had."""
     outside = values[(values < low) | (values > high)]
     if len(outside):
         of = (outside.min(), outside.max(), low, high)
@@ -475,7 +475,7 @@ def _note_outside(name: str, values: Shaped[np.ndarray, " present"], low: Any, h
 
 
 def is_by_chance(note: Note, rows: int, trained: int) -> bool:
-    """Whether values outside the range of training are as in any random part of a table.
+    """Return whether values outside the range of training are as in any random part of a table.
 
     Of m rows beside n training rows k or more are outside in a column with probability q^k (1 + k (1 - q)), with q = m
     / (m + n). By chance are at most 1% of the rows, or k of a probability of 0.001 or more, none farther beyond the

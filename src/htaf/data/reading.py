@@ -60,7 +60,7 @@ class TableError(DataError):
 
 
 def to_text(column: pd.Series, blanks: frozenset[str] = BLANKS) -> Shaped[np.ndarray, " rows"]:
-    """One column as stripped text, None where missing.
+    """Return one column as stripped text, None where missing.
 
     Whole numbers lose their ".0", so that a category 1 reads the same from an integer and a float column.
 
@@ -87,7 +87,7 @@ def to_text(column: pd.Series, blanks: frozenset[str] = BLANKS) -> Shaped[np.nda
 
 
 def to_number(column: pd.Series, unit: str = "") -> tuple[Float64[np.ndarray, " rows"], Bool[np.ndarray, " rows"]]:
-    """One column as numbers, and where it holds text that is no number.
+    """Return one column as numbers, and where it holds text that is no number.
 
     Texts are read by `htaf.data.numerals.number_in`. Durations are in days. A text beyond float64, such as the code
     8E467, is no number.
@@ -133,7 +133,7 @@ def to_number(column: pd.Series, unit: str = "") -> tuple[Float64[np.ndarray, " 
 def finite_numbers(
     column: pd.Series, name: str, where: str = "", table: str = "", unit: str = ""
 ) -> Float64[np.ndarray, " rows"]:
-    """One column as numbers that are all finite; see `to_number`.
+    """Return one column as numbers that are all finite; see `to_number`.
 
     Args:
         column: any dtype, [rows].
@@ -158,7 +158,7 @@ def finite_numbers(
 
 
 def _how_to_write(text: str, unit: str) -> str:
-    """What to do about a text that is no number, where it nearly is one; else empty."""
+    """Return what to do about a text that is no number, where it nearly is one; else empty."""
     if has_decimal_comma(text.strip()):
         point = text.strip().replace(".", "").replace(",", ".")
         return f": write {point}" + option("", ", or read the file with decimal=','")
@@ -169,7 +169,8 @@ def _how_to_write(text: str, unit: str) -> str:
 
 
 def lost_digits(column: pd.Series, values: Float64[np.ndarray, " rows"]) -> tuple[int, bool] | None:
-    """The first row (from 0) whose whole number float64 rounds, and whether different numbers become one by that.
+    """Return the first row (from 0) whose whole number float64 rounds, and whether different numbers become one by
+    that.
 
     Args:
         column: any dtype, [rows].
@@ -191,17 +192,18 @@ def lost_digits(column: pd.Series, values: Float64[np.ndarray, " rows"]) -> tupl
 
 
 def is_text(column: pd.Series) -> bool:
-    """Whether a column is a category by its dtype: text and truth values are; numbers, durations and dates are not."""
+    """Return whether a column is a category by its dtype: text and truth values are; numbers, durations and dates are
+    not."""
     return pd.api.types.is_bool_dtype(column) or not (_has_numbers(column) or is_date(column))
 
 
 def is_duration(column: pd.Series) -> bool:
-    """Whether a column holds differences of times by its dtype, which `to_number` gives in days."""
+    """Return whether a column holds differences of times by its dtype, which `to_number` gives in days."""
     return getattr(column.dtype, "kind", "") == "m"
 
 
 def is_date(column: pd.Series) -> bool:
-    """Whether a column holds dates by its dtype: dates, times with or without a zone, and periods. Texts may be
+    """Return whether a column holds dates by its dtype: dates, times with or without a zone, and periods. Texts may be
     dates too, see `htaf.data.dates.find`."""
     return pd.api.types.is_datetime64_any_dtype(column) or isinstance(column.dtype, pd.PeriodDtype)
 
@@ -214,8 +216,8 @@ def typed(
     consume: bool = False,
     text_as_missing: bool = False,
 ) -> tuple[pd.DataFrame, list[Note]]:
-    """Every column as float64 (NaN where missing), datetime64[us] (NaT), in UTC where a time zone was written, or text
-    (object, None where missing).
+    """Return every column as float64 (NaN where missing), datetime64[us] (NaT), in UTC where a time zone was written,
+    or text (object, None where missing).
 
     A column is a number when every value that is present reads as one, or does with the one unit that all texts have,
     and a date as `htaf.data.dates.find` says. Truth values are text, and so are codes of digits of which one begins
@@ -324,7 +326,8 @@ def _has_numbers(column: pd.Series) -> bool:
 
 
 def _padded(column: pd.Series) -> str | None:
-    """The first code with a leading zero in a column of texts that are digits alone, see `numerals.is_padded`."""
+    """Return the first code with a leading zero in a column of texts that are digits alone, see
+    `numerals.is_padded`."""
     if _has_numbers(column) or is_date(column):
         return None
     texts = column.cat.categories if isinstance(column.dtype, pd.CategoricalDtype) else pd.unique(column.dropna())
@@ -364,7 +367,7 @@ def _about_dates(name: str, dates: "Dates") -> Note:
 
 
 def check_names(where: str, names: Sequence[str]) -> tuple[list[bool], list[Note]]:
-    """Which columns have a name, with a note of the others: a saved index, or a separator at the ends of lines.
+    """Return which columns have a name, with a note of the others: a saved index, or a separator at the ends of lines.
 
     Args:
         where: the table, for messages. names: without blanks around them.
@@ -382,7 +385,7 @@ def check_names(where: str, names: Sequence[str]) -> tuple[list[bool], list[Note
 
 
 def refuse_nameless(where: str, place: int, values: Iterable[Any], before: int = 0) -> None:
-    """Raises TableError for a value in a column without a name that ends the rows: the row has a field too many.
+    """Raise TableError for a value in a column without a name that ends the rows: the row has a field too many.
 
     place: of the column, from 0. before: how many rows come before these.
     """
@@ -401,7 +404,8 @@ def refuse_shifted(where: str, frame: pd.DataFrame, before: int = 0) -> None:
 
 
 def with_names(where: str, frame: pd.DataFrame, before: int = 0) -> tuple[pd.DataFrame, list[Note]]:
-    """The columns of a data frame that have a name, and notes; raises as `check_names` and `refuse_nameless` do."""
+    """Return the columns of a data frame that have a name, and notes; raises as `check_names` and `refuse_nameless`
+    do."""
     kept, notes = check_names(where, [*frame.columns])
     refuse_shifted(where, frame, before)
     return frame if all(kept) else frame.loc[:, kept], notes
@@ -421,7 +425,7 @@ class GivesPandas(Protocol):
         """Of the table."""
 
     def to_pandas(self) -> pd.DataFrame:
-        """The same rows."""
+        """Return the same rows."""
         ...
 
 
@@ -429,7 +433,7 @@ Frame = pd.DataFrame | GivesPandas
 
 
 def in_pandas(frame: Any) -> Any:
-    """A `Frame` as a data frame of pandas; anything else as it is.
+    """Return a `Frame` as a data frame of pandas; anything else as it is.
 
     Raises:
         DataError: a query that is yet to be run, such as a LazyFrame of Polars.
@@ -447,7 +451,8 @@ def in_pandas(frame: Any) -> Any:
 
 
 def named(frame: Frame, known: Iterable[str] = ()) -> pd.DataFrame:
-    """A new data frame of pandas with its columns named as those of a file: by texts, without blanks around them.
+    """Return a new data frame of pandas with its columns named as those of a file: by texts, without blanks around
+    them.
 
     known: names that stay as they are. So do those that would be the name of another column without their blanks.
     """
@@ -461,7 +466,7 @@ def named(frame: Frame, known: Iterable[str] = ()) -> pd.DataFrame:
 
 
 def data_folders(data_dir: str | os.PathLike[str] | None) -> list[Path]:
-    """Where data are looked for: in this folder, then in the one that HTAF_DATA names.
+    """Return where data are looked for: in this folder, then in the one that HTAF_DATA names.
 
     Raises:
         DataError: `data_dir` is no folder.
@@ -472,7 +477,7 @@ def data_folders(data_dir: str | os.PathLike[str] | None) -> list[Path]:
 
 
 def is_number(text: str) -> bool:
-    """Whether Python reads this text as a number."""
+    """Return whether Python reads this text as a number."""
     try:
         float(text)
     except ValueError:

@@ -14,7 +14,7 @@ WORDS = {float: "a finite number", int: "a whole number", str: "a text", bool: "
 
 
 def entries(data: Any, where: str, keys: Sequence[str]) -> dict[str, Any]:
-    """The same object, which must have these keys, no fewer and no more.
+    """Return the same object, which must have these keys, no fewer and no more.
 
     Raises:
         DataError: it has others, or is none.
@@ -39,7 +39,7 @@ def of_format(data: Any, where: str, name: str, version: int, keys: Sequence[str
 
 
 def read(kind: type[Kept], data: Any, where: str, keys: Sequence[str] | None = None) -> Kept:
-    """A dataclass from an object with its fields.
+    """Read a dataclass from an object with its fields.
 
     Args:
         kind: of the dataclass.
@@ -56,7 +56,7 @@ def read(kind: type[Kept], data: Any, where: str, keys: Sequence[str] | None = N
 
 
 def value(kind: Any, given: Any, where: str) -> Any:
-    """A JSON value as this type: a list as a tuple, a whole number as a float where one is wanted.
+    """Return a JSON value as this type: a list as a tuple, a whole number as a float where one is wanted.
 
     Args:
         kind: float, int, str, bool, a literal of texts, or a tuple, a dict or a union with None of these.
@@ -81,7 +81,7 @@ def value(kind: Any, given: Any, where: str) -> Any:
 
 
 def _said(kind: Any) -> str:
-    """What a type takes, in words."""
+    """Return what a type takes, in words."""
     of, parts = get_origin(kind), get_args(kind)
     if of is Literal:
         return f"one of {listed(parts)}"

@@ -76,7 +76,8 @@ class Parting:
     test: Bool[np.ndarray, " rows"] | None = None
 
     def identity(self) -> dict[str, Any]:
-        """What differs from a table that is divided by seed and mode alone; it is part of a training's identity."""
+        """Return what differs from a table that is divided by seed and mode alone; it is part of a training's
+        identity."""
         found: dict[str, Any] = {} if self.shares == SHARES else {"shares": list(self.shares)}
         if self.group is not None:
             found["group"] = self.group
@@ -130,11 +131,11 @@ class Table:
     separators: str = ""
 
     def weights_of(self, rows: Int64[np.ndarray, " part"]) -> Float64[np.ndarray, " part"] | None:
-        """Those of some rows."""
+        """Return the weights of some rows."""
         return None if self.weights is None else self.weights[rows]
 
     def fit_preprocessor(self, rows: Int64[np.ndarray, " part"]) -> Preprocessor:
-        """The preprocessing learned from these rows, which are to be the training part.
+        """Learn the preprocessing from these rows, which must be the training part.
 
         Args:
             rows: int64 [part], row numbers.
@@ -182,7 +183,7 @@ def load(
     time: str | None = None,
     weight: str | None = None,
 ) -> Table:
-    """A named set, or any CSV, TSV or Parquet file with a target column.
+    """Load a named set, or any CSV, TSV or Parquet file with a target column.
 
     Named sets (`htaf.data.named.NAMED`) are looked for in `data_dir`, then in the folder that the environment variable
     HTAF_DATA names (each also under `tabular/`), then on OpenML; the row count is checked. In churn "Yes" is class 1,
@@ -239,7 +240,7 @@ def load(
 
 
 def _shares(given: Sequence[float] | None) -> tuple[float, ...]:
-    """Checked shares."""
+    """Check the shares and return them."""
     shares = SHARES if given is None else tuple(float(share) for share in given)
     if len(shares) != 3 or not all(0 < s < 1 for s in shares) or abs(sum(shares) - 1) > 1e-6:
         raise DataError(
@@ -260,7 +261,8 @@ def _leave_out(
     weight: str | None,
     notes: list[Note],
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The columns that are read as features and target, and those that are kept beside: ids, group, time, weight."""
+    """Return the columns that are read as features and target, and those that are kept beside: ids, group, time,
+    weight."""
     own = (("exclude", exclude), ("id", ids), ("group", [group]), ("time", [time]), ("weight", [weight]))
     for what, columns in own:
         for column in columns:
@@ -292,7 +294,7 @@ def from_frame(
     parting: Parting = Parting(),
     weights: str | Float64[np.ndarray, " rows"] | None = None,
 ) -> Table:
-    """A data frame as a table, treated as `load` treats a file, but that what a column is follows from its dtype.
+    """Make a table from a data frame as `load` does from a file, but take the kind of a column from its dtype.
 
     Numbers are numbers, nullable ones too; durations are numbers of days. Categories are categories, and so is text
     that a reader of files would have made numbers. Other texts are what they are in a file, such as numbers with "?"
@@ -346,7 +348,8 @@ def from_frame(
 
 
 def _kept_texts(frame: pd.DataFrame) -> list[str]:
-    """Columns that are categories by their dtype, or text although a reader of files would have made them numbers."""
+    """Return columns that are categories by their dtype, or text although a reader of files would have made them
+    numbers."""
 
     def kept(column: pd.Series) -> bool:
         if isinstance(column.dtype, pd.CategoricalDtype):
@@ -366,7 +369,7 @@ def load_like(
     weight: str = "",
     separators: str = "",
 ) -> Table:
-    """Other labelled rows for a preprocessor that is already fitted, to measure a finished run on them.
+    """Return other labelled rows for a preprocessor that is already fitted, to measure a finished run on them.
 
     Nothing is learned from these rows: every column is kept, one row is enough, and so is one class. Text
     columns stay text, numbers among them too, because the fitted preprocessor knows what each column is.
@@ -436,7 +439,7 @@ def _like(
 
 
 def _by_dtype(frame: pd.DataFrame) -> pd.DataFrame:
-    """Number columns as float64, all others as text; unlike `typed`, nothing is decided from the values."""
+    """Return number columns as float64, all others as text; unlike `typed`, nothing is decided from the values."""
     columns = {
         name: pd.Series(to_text(frame[name]), dtype=object)
         if is_text(frame[name]) or is_date(frame[name])
@@ -449,7 +452,7 @@ def _by_dtype(frame: pd.DataFrame) -> pd.DataFrame:
 def _read(
     given: str, data_dir: str | os.PathLike[str] | None, numbers: Numbers | None = None, separators: str = ""
 ) -> tuple[pd.DataFrame, list[Note]]:
-    """The raw rows of a named set or of a file, with notes; numbers, separators: as `read_frame`."""
+    """Return the raw rows of a named set or of a file, with notes; numbers, separators: as `read_frame`."""
     known = lookup(given)
     if known is not None:
         return read_named(known, data_dir)
@@ -465,7 +468,8 @@ def _read(
 
 
 def located(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> Path:
-    """Where a file lies: in the working folder, in `data_dir` or in the folder that HTAF_DATA names; else as given.
+    """Return where a file lies: in the working folder, in `data_dir` or in the folder that HTAF_DATA names; else as
+    given.
 
     Raises:
         DataError: the file does not lie in the working folder, and `data_dir` is no folder.
@@ -503,9 +507,9 @@ def _table(
     parting: Parting = Parting(),
     weights: pd.Series | None = None,
 ) -> Table:
-    """The table of raw rows; texts: as `typed` takes them. known: target values, task and classes where they need not
-    be read from the column. beside: the columns that are its ids, or that it is divided by; ids: which are its ids.
-    weights: how much each row counts; without a name they are of no column."""
+    """Return the table of raw rows; texts: as `typed` takes them. known: target values, task and classes where they
+    need not be read from the column. beside: the columns that are its ids, or that it is divided by; ids: which are its
+    ids. weights: how much each row counts; without a name they are of no column."""
     notes = list(notes)
     beside = pd.DataFrame(index=raw.index) if beside is None else beside
     rows, raw_target = len(raw), raw[target]
@@ -585,7 +589,7 @@ def _table(
 
 
 def _parted(name: str, beside: pd.DataFrame, present: np.ndarray, parting: Parting) -> tuple[Parting, list[Note]]:
-    """The parting of the rows that have a target, with their groups and their order in time."""
+    """Return the parting of the rows that have a target, with their groups and their order in time."""
     notes: list[Note] = []
     if parting.test is not None:
         test = parting.test[present]
@@ -670,8 +674,8 @@ def _totals(table: pd.DataFrame) -> list[Note]:
 
 
 def _far_value(name: str, column: pd.Series) -> list[Note]:
-    """A note on a smallest or largest value that several rows have and that lies farther from all others than these
-    from each other, such as -999 or the year 9999 in place of a missing value."""
+    """Return a note on a smallest or largest value that several rows have and that lies farther from all others than
+    these from each other, such as -999 or the year 9999 in place of a missing value."""
     dates = is_date(column)
     values, counts = np.unique((native(column) if dates else column.to_numpy())[column.notna()], return_counts=True)
     if len(values) <= FEW_SUMMED:
@@ -685,8 +689,8 @@ def _far_value(name: str, column: pd.Series) -> list[Note]:
 
 
 def _numbers_rows(column: pd.Series) -> bool:
-    """Whether numbers that are all different may be those of rows: whole ones without gaps; of 20 rows or more also
-    with gaps, where at most every other one is missing or they ascend from row to row."""
+    """Return whether numbers that are all different may be those of rows: whole ones without gaps; of 20 rows or more
+    also with gaps, where at most every other one is missing or they ascend from row to row."""
     values = column.to_numpy()
     if (values % 1 != 0).any():
         return False
@@ -760,7 +764,7 @@ def split(table: Table, seed: int, *, mode: Mode = "random") -> Split:
 
 
 def _kept_together(table: Table, mode: Mode) -> Int64[np.ndarray, " rows"]:
-    """The number of the group of each row; rows of a group go into one part.
+    """Return the number of the group of each row; rows of a group go into one part.
 
     Raises:
         DataError: a mode that is none or does not go with the table; fewer groups than parts, so that one would be
@@ -791,7 +795,7 @@ def _kept_together(table: Table, mode: Mode) -> Int64[np.ndarray, " rows"]:
 
 
 def _cut(sizes: np.ndarray, order: np.ndarray, shares: tuple[float, ...]) -> Int64[np.ndarray, " groups"]:
-    """The part of each group, 0, 1 or 2: whole groups in this order, as near to the shares as they allow."""
+    """Return the part of each group, 0, 1 or 2: whole groups in this order, as near to the shares as they allow."""
     ends = np.cumsum(sizes[order])  # rows up to and with each group
     rows = int(ends[-1])
 
@@ -809,7 +813,8 @@ def _cut(sizes: np.ndarray, order: np.ndarray, shares: tuple[float, ...]) -> Int
 
 
 def _stratified(table: Table, seed: int) -> Int64[np.ndarray, " rows"]:
-    """The part of each row: rows in random order within each class, spread evenly over the whole order, then cut."""
+    """Return the part of each row: rows in random order within each class, spread evenly over the whole order, then
+    cut."""
     strata, count = table.target, len(table.target)
     if table.task == "regression":  # tenths of the rows
         ranks = np.argsort(np.argsort(strata, kind="stable"), kind="stable")

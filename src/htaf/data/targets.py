@@ -35,7 +35,7 @@ def infer_target(
     classes: tuple[str, ...],
     notes: list[Note],
 ) -> tuple[np.ndarray, Task, tuple[str, ...]]:
-    """The task of a target column, unless it is given, with its values and classes.
+    """Infer the task of a target column, unless it is given, and return its values and classes.
 
     Args:
         name: of the table, for messages.
@@ -111,7 +111,7 @@ def infer_target(
 
 
 def in_unit(column: pd.Series, task: Task | None, notes: list[Note]) -> tuple[pd.Series, str]:
-    """A target whose texts are all numbers in one unit, such as "$336.46", as these numbers, and the unit.
+    """Return the numbers of a target whose texts are all in one unit, such as "$336.46", and the unit.
 
     Texts that are classes stay as they are: where the task says so, or where there are at most 10 of them.
 
@@ -132,7 +132,7 @@ def in_unit(column: pd.Series, task: Task | None, notes: list[Note]) -> tuple[pd
 
 
 def class_codes(name: str, column: pd.Series, target: Target) -> Float64[np.ndarray, " rows"]:
-    """Class codes by name, NaN where missing; a number is the class "2" however it is written."""
+    """Return class codes by name, NaN where missing; a number is the class "2" however it is written."""
     numeric = not np.isnan(to_number(pd.Series(target.classes, dtype=object))[0]).any()
     labels = to_text(column, NUMBER_BLANKS if numeric else BLANKS)
     numbers = to_text(pd.Series(to_number(pd.Series(labels, dtype=object))[0]))
@@ -162,7 +162,7 @@ def class_codes(name: str, column: pd.Series, target: Target) -> Float64[np.ndar
 def amounts_of_rows(
     name: str, column: pd.Series, present: Bool[np.ndarray, " rows"], notes: list[Note]
 ) -> Float64[np.ndarray, " rows"]:
-    """How much each row counts.
+    """Return how much each row counts.
 
     Args:
         name: of the table, for messages.
@@ -199,15 +199,15 @@ def amounts_of_rows(
 
 
 def amounts(name: str, column: pd.Series, unit: str = "") -> Float64[np.ndarray, " rows"]:
-    """Numbers of a target, NaN where missing; unit: that its texts may have. Raises TableError: text, a truth value, an
-    infinite number."""
+    """Return numbers of a target, NaN where missing; unit: that its texts may have. Raises TableError: text, a truth
+    value, an infinite number."""
     if pd.api.types.is_bool_dtype(column):
         column = column.astype(str)
     return finite_numbers(column, str(column.name), " in the target of a regression", name, unit)
 
 
 def read_labels(texts: Sequence[str]) -> np.ndarray:
-    """Names of classes as a reader of the file has them: whole numbers, other numbers, truth values or text."""
+    """Read names of classes as a reader of the file has them: whole numbers, other numbers, truth values or text."""
     if {*texts} <= {"True", "False"}:
         return np.array([text == "True" for text in texts])
     for kind in (int, float):
@@ -224,13 +224,14 @@ LABELS = (str, int, float, bool)
 
 
 def labels_of(record: Mapping[str, Any]) -> list[Any] | None:
-    """The classes in the type of the target of an estimator that was saved; None: of a run of the command, of dates."""
+    """Return the classes in the type of the target of an estimator that was saved; None: of a run of the command, of
+    dates."""
     entry = record.get("estimator") or {}
     return entry.get("classes") if entry.get("dtype", "M").lstrip("<>=|")[:1] in "Obiuf" else None
 
 
 def relabelled(found: pd.DataFrame, classes: Sequence[str], labels: Any = None) -> pd.DataFrame:
-    """Predictions with the classes in the type of the training's target, so that they can be compared with it.
+    """Return predictions with the classes in the type of the training's target, so that they can be compared with it.
 
     Args:
         found: `prediction` holds classes as text; not changed.

@@ -47,7 +47,7 @@ class CalibratedLayer:
 def fit_gate(
     a: Float[Tensor, "tokens neurons"], g: Float[Tensor, "tokens neurons"], u: Float[Tensor, "tokens neurons"]
 ) -> tuple[Float[Tensor, " neurons"], Float[Tensor, " neurons"], Float[Tensor, " neurons"]]:
-    """Threshold t and scale s >= 0 of each neuron that minimise sum (a u - s [g >= t] u)^2; exact.
+    """Fit threshold t and scale s >= 0 of each neuron that minimise sum (a u - s [g >= t] u)^2; exact.
 
     For a given t, s = sum a u^2 / sum u^2 over the open tokens, and the error falls by (sum a u^2)^2 / sum u^2. All t
     that differ are tried: one for each token, in the order of g.
@@ -176,7 +176,7 @@ def _refit(down: Any, z: Tensor, r: Tensor, blocks: int, repair: bool) -> tuple[
 
 
 def _sums(z: Tensor, r: Tensor, at: Tensor) -> Sums:
-    """Sums of z and r about 0 over some tokens: float32 within a chunk, float64 over chunks."""
+    """Return sums of z and r about 0 over some tokens: float32 within a chunk, float64 over chunks."""
     sums = Sums(z.new_zeros(1, 1, z.shape[1]), r.new_zeros(1, 1, r.shape[1]))
     for x, y, chosen in zip(z.split(CHUNK), r.split(CHUNK), at.split(CHUNK), strict=True):
         sums.add(x[None, chosen], y[None, chosen], y[None, chosen])
@@ -210,12 +210,13 @@ def _inside(
 
 
 def _rest(wanted: Tensor, seen: _Inside) -> Tensor:
-    """What an MLP should add so that the stream behind its layer is as wanted; differences of the stream are small."""
+    """Return what an MLP should add so that the stream behind its layer is as wanted; differences of the stream are
+    small."""
     return (wanted.float() - (seen.output.float() - seen.made.float())).flatten(0, 1)
 
 
 def _adds(model: nn.Module, mlp: GatedMLP, block: Tensor, x: Tensor) -> bool:
-    """Whether a layer's output is its MLP's output plus something that does not depend on it."""
+    """Return whether a layer's output is its MLP's output plus something that does not depend on it."""
     (plain,), (doubled,) = (_inside(model, mlp, [block], [x], factor) for factor in (1.0, 2.0))
     change, made = doubled.output - plain.output, plain.made
     return torch.allclose(change.float(), made.float(), rtol=0.02, atol=0.02 * float(made.abs().max()))

@@ -47,7 +47,7 @@ _LOADING = (
 
 
 def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Any:
-    """A causal language model and its tokenizer.
+    """Load a causal language model and its tokenizer.
 
     Of a configuration nothing is taken that would load code, kernels or other weights.
 
@@ -128,7 +128,7 @@ def verify(folder: str | Path) -> None:
 
 
 def _is_gated(folder: Path) -> bool:
-    """Whether `save` wrote a folder; its files are then as they were written."""
+    """Return whether `save` wrote a folder; its files are then as they were written."""
     if not folder.is_dir():
         return False
     try:
@@ -148,7 +148,7 @@ def _is_gated(folder: Path) -> bool:
 
 
 def _configuration(place: str) -> Any:
-    """The configuration object of a folder or a name at the hub, without what would load anything.
+    """Return the configuration object of a folder or a name at the hub, without what would load anything.
 
     Raises:
         LanguageError: it asks for quantised weights, or for an adapter.
@@ -185,7 +185,7 @@ def _bounded(place: str) -> AbstractContextManager[None]:
 
 
 def _expect_layers(content: Any, place: str) -> None:
-    """Raises LanguageError where a configuration counts more layers than any model has: lists are made of so many."""
+    """Raise LanguageError where a configuration counts more layers than any model has: lists are made of so many."""
     for name, value in content.items() if isinstance(content, dict) else ():
         _expect_layers(value, place)
         if isinstance(value, int | float) and value > MOST_LAYERS and name.endswith(("layers", "layer", "labels")):
@@ -193,7 +193,8 @@ def _expect_layers(content: Any, place: str) -> None:
 
 
 def _without_loading(value: Any) -> Any:
-    """The values of a configuration of transformers without those that would load code, kernels or other weights."""
+    """Return the values of a configuration of transformers without those that would load code, kernels or other
+    weights."""
     if isinstance(value, dict):
         kept = {k: v for k, v in value.items() if k not in _LOADING and not k.startswith("_")}
         return {key: _without_loading(inner) for key, inner in kept.items()}
@@ -201,14 +202,14 @@ def _without_loading(value: Any) -> Any:
 
 
 def _expect_finite(model: nn.Module, name: str) -> None:
-    """Raises LanguageError where a weight is NaN or infinite."""
+    """Raise LanguageError where a weight is NaN or infinite."""
     for path, weight in model.named_parameters():
         if weight.is_floating_point() and weight.device.type != "meta" and not torch.isfinite(weight).all():
             raise LanguageError(f"expected finite weights in {name}, {path} holds NaN or infinity")
 
 
 def fingerprint(model: str | Path) -> str:
-    """A hash of what a model is: of the files that are read of it; of a name at the hub, of the name.
+    """Hash a model: the files that are read; for a name at the hub, the name.
 
     Raises:
         LanguageError: as `load`.
@@ -291,7 +292,7 @@ def _put_gates(model: nn.Module, file: Path) -> None:
 
 
 def _place(model: str) -> tuple[str, dict[str, Any]]:
-    """Where transformers is to look, and with which options."""
+    """Return where transformers is to look, and with which options."""
     path = Path(model)
     if path.suffix == ".gguf":
         if not path.is_file():
@@ -310,7 +311,7 @@ def _place(model: str) -> tuple[str, dict[str, Any]]:
 
 
 def _why(model: str, error: Exception) -> str:
-    """What went wrong when a model was loaded, and what to do."""
+    """Say what went wrong when a model was loaded, and what to do."""
     said = " ".join(str(error).split())[:300] or type(error).__name__
     if not Path(model).exists():
         if KIND in said:

@@ -52,7 +52,7 @@ class Gate(nn.Module):
         return isinstance(self.step, Heaviside)
 
     def open(self, g: Float[Tensor, "*shape neurons"]) -> Bool[Tensor, "*shape neurons"]:
-        """Which gates the exact step opens."""
+        """Return which gates the exact step opens."""
         return g >= self.threshold
 
     def forward(self, g: Float[Tensor, "*shape neurons"]) -> Float[Tensor, "*shape neurons"]:
@@ -102,7 +102,7 @@ class GatedMLP:
 
 
 def decoder_of(model: Any) -> Any:
-    """The decoder of a causal language model of transformers: what holds `layers`.
+    """Return the decoder of a causal language model of transformers: what holds `layers`.
 
     Raises:
         LanguageError: it has none.
@@ -115,7 +115,7 @@ def decoder_of(model: Any) -> Any:
 
 
 def gated_mlps(model: nn.Module) -> list[GatedMLP]:
-    """The gated MLPs of a language model of transformers, by layer.
+    """Return the gated MLPs of a language model of transformers, by layer.
 
     Raises:
         LanguageError: a layer has none; the message says what it has instead.
@@ -136,8 +136,8 @@ def gated_mlps(model: nn.Module) -> list[GatedMLP]:
 
 
 def replaceable(model: nn.Module, last_k: int) -> list[GatedMLP]:
-    """The MLPs of the last layers that have no gates yet, looked at whether they can take some. Arguments and errors:
-    `replace_gates`."""
+    """Return the MLPs of the last layers that have no gates yet, after a check that they can take some. Arguments and
+    errors: `replace_gates`."""
     mlps = gated_mlps(model)
     if not 1 <= last_k <= len(mlps):
         raise LanguageError(f"last_k must be in 1 to {len(mlps)}, the layers of this model, got {last_k}")
@@ -174,7 +174,7 @@ def replace_gates(model: nn.Module, last_k: int, step: StepFactory = Heaviside) 
 
 
 def gates_of(model: nn.Module) -> dict[int, Gate]:
-    """The gates of a model by the number of their layer."""
+    """Return the gates of a model by the number of their layer."""
     found: dict[int, Gate] = {}
     for number, layer in enumerate(decoder_of(model).layers):
         for module in layer.modules():
@@ -205,7 +205,8 @@ def read_gates(
 
 
 def open_gates(model: nn.Module, blocks: Int[Tensor, "blocks length"]) -> dict[int, Bool[Tensor, "tokens neurons"]]:
-    """The bits of a model's gates by the number of their layer: which are open at each token of `blocks`, in its order.
+    """Return the bits of a model's gates by the number of their layer: which are open at each token of `blocks`, in its
+    order.
 
     Raises:
         LanguageError: no gates.
@@ -218,7 +219,7 @@ def open_gates(model: nn.Module, blocks: Int[Tensor, "blocks length"]) -> dict[i
 
 
 def _mlp_of(layer: nn.Module, number: int, model: str) -> tuple[Any, bool]:
-    """The gated MLP of a layer, and whether its gate and up are one projection."""
+    """Return the gated MLP of a layer, and whether its gate and up are one projection."""
     experts = any(path.rpartition(".")[2] == "experts" for path, _ in layer.named_modules())
     for module in () if experts else layer.children():
         for names, fused in ((_FUSED, True), (_PLAIN, False)):
@@ -234,7 +235,7 @@ def _mlp_of(layer: nn.Module, number: int, model: str) -> tuple[Any, bool]:
 
 
 def _activation_of(mlp: nn.Module, number: int) -> str:
-    """The name of the one child of an MLP that has no weights and is no dropout, or is a gate."""
+    """Return the name of the one child of an MLP that has no weights and is no dropout, or is a gate."""
     names = [
         name
         for name, child in mlp.named_children()
@@ -250,7 +251,7 @@ def _activation_of(mlp: nn.Module, number: int) -> str:
 
 @torch.no_grad()
 def _expect_gated(mlp: GatedMLP) -> None:
-    """Raises LanguageError where an MLP computes something else than down(activation(gate(x)) * up(x))."""
+    """Raise LanguageError where an MLP computes something else than down(activation(gate(x)) * up(x))."""
     module = mlp.module
     weight = (module.gate_up_proj if mlp.fused else module.gate_proj).weight
     if weight.device.type == "meta":  # no values yet

@@ -13,7 +13,7 @@ from htaf.language.errors import LanguageError
 
 
 def prompt_tokens(tokenizer: Any, prompt: str, chat: bool | None = None) -> Tensor:
-    """The tokens of a prompt, int64 [count].
+    """Return the tokens of a prompt, int64 [count].
 
     Args:
         tokenizer: of transformers.
@@ -53,7 +53,7 @@ def continued(
     seed: int = 0,
     streamer: Any = None,
 ) -> Int[Tensor, " more"]:
-    """The tokens that follow a prompt by a model of transformers, without the one that ends the text.
+    """Continue a prompt with a model of transformers and return the new tokens, without the one that ends the text.
 
     Args:
         prompt: of `prompt_tokens`.

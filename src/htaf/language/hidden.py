@@ -96,7 +96,8 @@ def autocast(device: torch.device, half: bool, learning: bool = False) -> torch.
 
 
 def states_of(model: nn.Module, tokens: Tensor, start: int, end: int | None = None) -> tuple[Tensor, Tensor]:
-    """What goes into layer `start`, and what comes out of the last layer in front of `end`; None: of all layers."""
+    """Return what goes into layer `start`, and what comes out of the last layer in front of `end`; None: of all
+    layers."""
     layers, found = decoder_of(model).layers, list[Tensor]()
     with _skipping(model, range(len(layers) if end is None else end, len(layers))):
         before = layers[start].register_forward_pre_hook(
@@ -109,7 +110,7 @@ def states_of(model: nn.Module, tokens: Tensor, start: int, end: int | None = No
 
 
 def output_of(output: Any) -> Tensor:
-    """The hidden states that a layer gives, some beside other things."""
+    """Return the hidden states that a layer gives, some beside other things."""
     return output[0] if isinstance(output, tuple) else output
 
 

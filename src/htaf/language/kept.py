@@ -23,7 +23,7 @@ class Kept(NamedTuple):
 
 
 def kept(file: Path, make: Callable[[], tuple[Mapping[str, Tensor], Any]]) -> Kept:
-    """What a file holds; computed where there is none, or one that is damaged. Other processes wait meanwhile.
+    """Read a file of tensors, or compute it where it is missing or damaged. Other processes wait meanwhile.
 
     Args:
         make: gives the tensors, contiguous, and what is said of them, which JSON can hold.

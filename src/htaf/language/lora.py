@@ -32,7 +32,7 @@ CHECKPOINT = "checkpoint.pt"
 
 
 def first_step(training: Training) -> nn.Module:
-    """A step as the training begins."""
+    """Return a step as the training begins."""
     match training.method:
         case "htaf":
             with warnings.catch_warnings():
@@ -72,8 +72,8 @@ class _Through(nn.Module):
 
 
 def adapted(model: Any, training: Training) -> Any:
-    """A calibrated model with LoRA on every projection of the layers that have gates, as peft's model; only LoRA and
-    the gates learn."""
+    """Return a calibrated model with LoRA on every projection of the layers that have gates, as peft's model; only LoRA
+    and the gates learn."""
     with no_trace():
         from peft import LoraConfig, get_peft_model
 
@@ -185,7 +185,7 @@ def _score(row: Measured, training: Training) -> float:
 
 
 def _rows(training: Training, blocks: int, step: int) -> Tensor:
-    """The blocks of a step: every block once, in random order, before any comes again."""
+    """Return the blocks of a step: every block once, in random order, before any comes again."""
     each = min(training.batch_size, blocks)
     steps = blocks // each
     generator = torch.Generator().manual_seed(training.seed * 1_000_003 + step // steps)
@@ -252,7 +252,7 @@ def _keep(
 
 
 def _restored(file: Path, key: str, learned: dict[str, Any], optimizer: Any) -> dict[str, Any]:
-    """The state of a training that was stopped, put back; that of a new one where there is no checkpoint."""
+    """Return the state of a training that was stopped, put back; that of a new one where there is no checkpoint."""
     if not file.is_file():
         return {"step": 0, "told": [], "best": {}, "summed": 0.0, "count": 0}
     try:

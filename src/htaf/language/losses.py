@@ -34,7 +34,7 @@ def next_token_losses(
     tokens: Int[Tensor, "blocks length"],
     weights: tuple[float, float] = (1.0, 0.0),
 ) -> Losses:
-    """The losses of outputs of the last layer.
+    """Compute the losses of outputs of the last layer.
 
     kl = mean over tokens of sum_v p[v] (log p[v] - log q[v]), p the original's probabilities of the next token, q this
     network's; likelihood = mean of -log q[next].
@@ -81,7 +81,7 @@ def hidden_losses(
     dtype: torch.dtype,
     tell: Callable[[int, int], None] | None = None,
 ) -> Losses:
-    """The losses over all blocks of hidden states of the original, from which a network's last layers start.
+    """Compute the losses over all blocks of hidden states of the original, from which a network's last layers start.
 
     Args:
         run, head: see `htaf.language.hidden.running`.
@@ -98,7 +98,7 @@ def hidden_losses(
 
 
 def mean_of(blocks: Sequence[Losses]) -> Losses:
-    """The losses over blocks of equal length."""
+    """Return the losses over blocks of equal length."""
     sums = (sum(getattr(one, name) for one in blocks) for name in ("kl", "likelihood", "agreement"))
     kl, likelihood, agreement = (value / len(blocks) for value in sums)
     return Losses(torch.tensor(kl), kl, likelihood, agreement)

@@ -104,12 +104,12 @@ class Training:
         return self.start or start, self.end or end
 
     def rate(self, step: int) -> float:
-        """The learning rate at a step, as a share of lr."""
+        """Return the learning rate at a step, as a share of lr."""
         rising = max(1, round(WARMUP * self.steps))
         return (step + 1) / rising if step < rising else max(0.0, (self.steps - step) / max(1, self.steps - rising))
 
     def exact(self, step: int, layers: Sequence[int]) -> list[int]:
-        """The layers that are exact at a step, of those that are converted, from below."""
+        """Return the layers that are exact at a step, of those that are converted, from below."""
         if self.method == "ste":
             return []
         first, last = HARDEN_FROM * self.steps, HARDEN_TO * self.steps

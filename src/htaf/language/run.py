@@ -46,7 +46,7 @@ class Blocks:
 
 
 def prepare(data: Data, tokenizer: Any) -> tuple[Blocks, list[str]]:
-    """The blocks of a run, and notes on files that were left out.
+    """Prepare the blocks of a run, and notes on files that were left out.
 
     Raises:
         LanguageError: too little text.
@@ -184,11 +184,11 @@ class _Work:
                 raise
 
     def about(self) -> dict[str, Any]:
-        """What a record says of the arguments."""
+        """Return the arguments as the record stores them."""
         return self.identity | {"model": self.model, "data": asdict(self.data), "start_from": self.start_from}
 
     def saved(self, record: dict[str, Any]) -> bool:
-        """Whether the files of a finished run are there, as they were written."""
+        """Return whether the files of a finished run are there, as they were written."""
         try:
             files.verify(self.out)
         except LanguageError:
@@ -196,12 +196,12 @@ class _Work:
         return bool(record["files"])
 
     def load(self, model: str) -> Any:
-        """A model whose weights are frozen, and its tokenizer."""
+        """Load a model whose weights are frozen, and its tokenizer."""
         made, tokenizer = files.load(model, dtype=self.dtype, device=self.machine.device)
         return made.requires_grad_(False), tokenizer
 
     def checked(self, original: Any) -> int:
-        """The first layer that gets gates, of a model that can have them."""
+        """Return the first layer that gets gates, of a model that can have them."""
         count = len(decoder_of(original).layers)
         if not 1 <= self.last_k <= count:
             raise LanguageError(f"last_k must be in 1 to {count}, the layers of this model, got {self.last_k}")
@@ -214,7 +214,7 @@ class _Work:
         return count - self.last_k
 
     def expect_known(self, original: Any, blocks: Blocks) -> None:
-        """Raises LanguageError where the tokenizer makes tokens that the model does not know."""
+        """Raise LanguageError where the tokenizer makes tokens that the model does not know."""
         known = original.get_input_embeddings().num_embeddings
         largest = max(int(part.max()) for part in (blocks.train, blocks.validation, blocks.test))
         if largest >= known:
@@ -292,7 +292,7 @@ class _Work:
         return kept(self.machine.cache / f"{key}.scores.safetensors", lambda: ({}, compute())).about
 
     def _scored(self, what: str, model: Any, start: int, hidden: Hidden) -> dict[str, Any]:
-        """What stands in the record of a network."""
+        """Return the scores of a network for the record."""
         tell = None if self.progress is None else partial(self.progress, f"scores, {what}")
         parameter = next(model.parameters())
         with running(model, start) as (run, head):
@@ -301,7 +301,7 @@ class _Work:
         return asdict(TextScores.of(count, found))
 
     def _hidden(self, original: nn.Module, tokens: Tensor, start: int, name: str, *, half: bool) -> Hidden:
-        """Hidden states of a part; those of the test text as exact as the network."""
+        """Return hidden states of a part; those of the test text as exact as the network."""
         progress = self.progress
         tell = None if progress is None else lambda done, of: progress(f"hidden states, {name}", done, of)
         identity = [self.content["model"], str(self.dtype)]  # rounded weights, or products alone
@@ -309,7 +309,7 @@ class _Work:
         return hidden_states(original, tokens, start, place, half=half, identity=identity, tell=tell)
 
     def _calibrated(self, tokens: Tensor) -> tuple[Any, list[CalibratedLayer]]:
-        """The calibrated model: computed, or read where another run, process or call has kept it."""
+        """Compute the calibrated model, or read it where another run, process or call has kept it."""
         made, _ = self.load(self.start_from or self.model)
 
         def computed() -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
@@ -340,7 +340,7 @@ def _environment() -> dict[str, Any]:
 
 
 def _calibration(model: nn.Module, report: Sequence[CalibratedLayer]) -> dict[str, Tensor]:
-    """What calibration has changed of a model."""
+    """Return what calibration changed in a model."""
     numbers = {layer.layer for layer in report}
     paths = tuple(f"{mlp.path}." for mlp in gated_mlps(model) if mlp.layer in numbers)
     return {
@@ -413,7 +413,7 @@ def open_shares(model: nn.Module, tokens: Tensor) -> list[dict[str, float]]:
 
 
 def read(folder: str | Path) -> dict[str, Any]:
-    """The record of a finished run.
+    """Read the record of a finished run.
 
     Raises:
         LanguageError: there is none, or it is not finished.
@@ -427,7 +427,7 @@ def read(folder: str | Path) -> dict[str, Any]:
 
 
 def _record(out: Path, key: str | None) -> dict[str, Any] | None:
-    """The record of a folder; key: of the run that it must be."""
+    """Return the record of a folder; key: of the run that it must be."""
     record = read_record(out / RECORD, FORMAT, LanguageError)
     if record is not None and key is not None and record.get("key") != key:
         raise LanguageError(f"{out} holds another run, or its inputs have changed: choose another --out")

@@ -30,7 +30,7 @@ class Document:
 
 
 def documents(path: str | Path) -> tuple[list[Document], list[str]]:
-    """The documents of a text file, or of all text files below a folder.
+    """Read the documents of a text file, or of all text files below a folder.
 
     Fewer than `FEW` documents, and those that hold more than 1/`FEW` of the text, are cut into pieces.
 
@@ -116,7 +116,7 @@ def blocks(
     seed: int = 0,
     what: str = "",
 ) -> Int[Tensor, "blocks length"]:
-    """Documents as blocks of tokens without padding: joined in random order, an end token behind each, and cut.
+    """Turn documents into blocks of tokens without padding: joined in random order, an end token behind each, and cut.
 
     Each block begins with the token that begins a text, where the tokenizer puts one in front of texts.
 
@@ -148,13 +148,13 @@ def blocks(
 
 
 def _beginning(tokenizer: Any) -> list[int]:
-    """The token that a tokenizer puts in front of texts; none where it does not."""
+    """Return the token that a tokenizer puts in front of texts; none where it does not."""
     found = tokenizer("")["input_ids"][:1]
     return found if found == [tokenizer.bos_token_id] else []
 
 
 def by_parts(found: Sequence[Document]) -> dict[Part, list[Document]]:
-    """Documents by part: validation and test have 5% of the text each, and one document at least.
+    """Divide documents into parts: validation and test have 5% of the text each, and one document at least.
 
     Which ones is decided by a hash of their names.
 
@@ -181,7 +181,7 @@ def by_parts(found: Sequence[Document]) -> dict[Part, list[Document]]:
 
 
 def fingerprint(path: str | Path) -> str:
-    """A hash of the bytes of a file, or of all text files below a folder, with their names."""
+    """Hash the bytes of a file, or of all text files below a folder, with their names."""
     path = Path(path)
     found = [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.is_file() and f.suffix in SUFFIXES)
     made = hashlib.sha256()

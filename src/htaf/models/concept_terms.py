@@ -1,4 +1,4 @@
-"""Terms of a training loss that make bits like attributes: on in few images, and alike for images that are alike."""
+"""What makes bits like attributes: terms of a training loss, and groups of images that look alike."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ RATE = 0.15  # share of the images for which a concept is on, unless another is 
 RATE_WEIGHT = 10.0  # of the term that holds concepts at their rate: the shares end within a few percent of it
 LEAST = 1e-4  # share of a batch, so that its logarithm is finite
 NEAREST = 5  # images that each image is compared with
+GROUP_RATE = 0.4  # share of the images in a group: at 30% one group of ten says little inside 50 classes
+GROUPED = 10_000  # images that groups are made of: more change them little
+LEAST_OF_GROUP = 4  # images for each group
 SHARED = (
     3  # classes that a concept is wanted in, on average: on for fewer images than a class has, it would be that class
 )
@@ -78,3 +81,31 @@ def concept_terms(
     share = rate or 0.5
     total = RATE_WEIGHT * rate_term(h, rate) if rate else h.new_zeros(())
     return total + neighbours / (share * (1 - share)) * neighbour_term(h, features) if neighbours else total
+
+
+def group_directions(features: Float[Tensor, "images features"], most: int) -> Float[Tensor, "groups features"]:
+    """Find the directions of groups of images that look alike, whatever their class: w_g = (m_g - mean(u)) / s.
+
+    s are the deviations of the features. u are the features, standardised and brought to length 1, and m_g the
+    centroids of their k-means, which begins at the same random state in every call: equal features have equal groups.
+
+    Args:
+        features: of training images.
+        most: groups; there are no more than a quarter of the images, nor than there are different images.
+
+    Returns:
+        float32, one row for each group; x . w_g is the larger, the more an image is like the group's.
+
+    Source: Coates and Ng 2012, "Learning feature representations with k-means".
+    """
+    from sklearn.cluster import KMeans
+
+    x = features.detach().float()
+    mean, scale = x.mean(0), x.std(0, correction=0)
+    scale = torch.where(scale > LEAST * mean.abs(), scale, torch.inf)  # a constant feature, but for rounding
+    unit = torch.nn.functional.normalize((x - mean) / scale, dim=1)
+    count = min(most, len(unit) // LEAST_OF_GROUP, len(unit.unique(dim=0)))
+    if not count:
+        return x.new_zeros(0, x.shape[1])
+    found = KMeans(count, n_init=1, random_state=0).fit(unit.numpy())
+    return (torch.from_numpy(found.cluster_centers_).to(unit) - unit.mean(0)) / scale

@@ -16,6 +16,7 @@ from htaf._ground.errors import first_line, suggestion
 from htaf.core.activations import HTAF
 from htaf.core.contract import expect_one_level
 from htaf.models.backbone_weights import load_backbone
+from htaf.models.concept_terms import GROUP_RATE, GROUPED, group_directions
 from htaf.models.final_activation import origin, without_final_activation
 
 Pretrained = bool | str | Path
@@ -96,9 +97,38 @@ class ICBM(nn.Module):
         expect_one_level(self.act, "the concepts of an ICBM", "a concept is there or not, so give a step of one")
         self.head = nn.Linear(size, classes)
         self.frozen, self.keep_norms = freeze, keep_norms
+        self.grouped = 0  # how many concepts, the last ones, `begin_groups` has made
         if freeze:
             self.backbone.requires_grad_(False)
         self.train()  # which lets the backbone, or its norms, be in eval mode
+
+    @torch.no_grad()
+    def begin_groups(self, features: Float[Tensor, "images features"], share: float) -> None:
+        """Let the last share of the concepts be groups of images that look alike, whatever their class.
+
+        Their directions are those of `htaf.models.concept_terms.group_directions`, each on for two fifths of the
+        images. No class draws on them, so a training on classes leaves them as they are, and they cost no accuracy. A
+        model without a projection and a norm stays as it is.
+
+        Args:
+            features: of training images, of which 10,000 are taken. share: of the concepts, in [0, 1].
+        """
+        if not (share and isinstance(self.projection, nn.Linear) and isinstance(self.norm, nn.BatchNorm1d)):
+            return
+        rows = torch.linspace(0, len(features) - 1, min(len(features), GROUPED), dtype=torch.float64).long()
+        weight, features = self.projection.weight, features[rows].to(self.head.weight)
+        found = group_directions(features.cpu(), int(share * self.size)).to(weight)
+        first = self.size - len(found)
+        found *= (features @ weight.T).std() / (features @ found.T).std(0).clamp(min=1e-12)[:, None]
+        weight[first:], scores, dropped = found, features @ found.T, getattr(self.dropout, "p", 0.0)
+        # the norm keeps the deviations of training, to which dropout adds
+        noise = dropped / (1 - dropped) * (features.square().mean(0) @ found.square().T)
+        least = scores.quantile(1 - GROUP_RATE, dim=0) - scores.mean(0)
+        self.norm.bias[first:] = -least / (scores.var(0) + noise).clamp(min=1e-12).sqrt()
+        self.head.weight[:, first:] = 0
+        drawn_on = (torch.arange(self.size, device=weight.device) < first).to(weight)
+        self.head.weight.register_hook(lambda gradient: gradient * drawn_on.to(gradient))
+        self.grouped = len(found)
 
     @property
     def size(self) -> int:

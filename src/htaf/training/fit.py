@@ -366,6 +366,7 @@ def _on_features(train: _Prepared, net: nn.Module, data: Data) -> _Prepared:
     posed, restore = on_features(
         train.posed, data, net, train.network, device=str(device), progress=train.running.progress
     )
+    train.recipe.network.begin_on_features(net, posed)
     return replace(train, posed=posed, restore=restore, images=False)
 
 

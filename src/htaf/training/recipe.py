@@ -292,14 +292,14 @@ class Hardening(RecipePart):
 
 @dataclass(frozen=True)
 class DataOptions(RecipePart):
-    """What a training takes of its data."""
+    """Options for the data of a training."""
 
     kind: ClassVar[str]  # as messages name such data
 
 
 @dataclass(frozen=True)
 class TableData(DataOptions):
-    """Of a table all rows; how they are split is no part of a recipe.
+    """Class weights and decision threshold.
 
     Args:
         class_weight: How much the rows of a class count in the training: balanced, each class as much as another; or
@@ -438,6 +438,9 @@ class Network(RecipePart, ABC):
             Where they come from, for the record; empty where there are none.
         """
         return {}
+
+    def begin_on_features(self, net: torch.nn.Module, posed: Any) -> None:
+        """Take first weights from what a frozen backbone gives of the training images, the inputs of `posed`."""
 
     def sizes(self, net: torch.nn.Module) -> dict[str, Any]:
         """What `initialise` has made other than `model` says, as that describes it."""

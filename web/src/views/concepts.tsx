@@ -1,6 +1,6 @@
 import type { JSX } from "preact";
 import { useMemo } from "preact/hooks";
-import { classesOf, entries, groupOf, usedConcepts, type Explorer } from "../explorer.ts";
+import { classesOf, entries, groupOf, isBeyond, usedConcepts, type Explorer } from "../explorer.ts";
 import { namingOf, stateOf, useEdits, type Edits, type Naming } from "../names.ts";
 import { Badge, Choice, classTells, conceptLink, ConceptName, pageOf, Pages, SearchField, Share, SortHeader, UsedOnly, worded } from "../parts.tsx";
 import { isPictured, isShown, Picture } from "../pictures.tsx";
@@ -13,6 +13,7 @@ const CARDS = 24;
 const TEXTS = 3; // of a card
 const SHOW: [string, string][] = [
   ["", "all"],
+  ["beyond", "beyond the classes"],
   ["verified", "verified"],
   ["unverified", "unverified"],
   ["unnamed", "unnamed"],
@@ -27,6 +28,7 @@ const SORTS: [string, string][] = [
   ["name", "name"],
   ["-check", "best check"],
   ["-accuracy", "guessed from the class"],
+  ["balanced", "least guessed from the class"],
   ["-doubt", "most doubtful"],
   ["number", "number"],
 ];
@@ -79,6 +81,7 @@ export function Concepts({ explorer }: { explorer: Explorer }): JSX.Element {
   const found = useMemo(() => {
     const matches = search(explorer, now, q);
     const shown = (concept: number): boolean => {
+      if (show === "beyond") return isBeyond(explorer, concept);
       if (!unused && !explorer.used[concept]) return false;
       if (!show) return true;
       const naming = namingOf(explorer, concept, now);
@@ -117,7 +120,11 @@ export function Concepts({ explorer }: { explorer: Explorer }): JSX.Element {
           {plural(found.length, "concept")}
         </p>
       </div>
-      <UsedOnly used={usedConcepts(explorer).length} total={explorer.page.concepts} of="by some class" />
+      {show === "beyond" ? (
+        <p class="muted">No class draws on these concepts, and the class hardly tells who has them: they say what the classes leave open.</p>
+      ) : (
+        <UsedOnly used={usedConcepts(explorer).length} total={explorer.page.concepts} of="by some class" />
+      )}
       {found.length === 0 ? (
         <p class="empty">No concept matches. Classes count where most of their {item("images")} have the concept.</p>
       ) : as === "table" ? (

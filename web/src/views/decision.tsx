@@ -69,7 +69,7 @@ function Others({ explorer, k, start, ahead, all, named, few }: OthersProps): JS
     <span class="others">
       {" "}
       The rest ({plural(others, "concept")}) adds {signed(rest, 1)}
-      {start > rest && `, and for an average ${item("image")} ${classText(explorer, k, 40)} is ahead by ${signed(start, 1)} already`}: no few concepts decide this.
+      {start > rest && `, and for an average ${item("image")} ${classText(explorer, k, 40)} is ahead by ${signed(start, 1)} already`}: many concepts decide this together.
     </span>
   );
 }

@@ -1,6 +1,6 @@
 import type { JSX } from "preact";
 import { Histogram } from "../charts.tsx";
-import { usedConcepts, type Explorer } from "../explorer.ts";
+import { isBeyond, usedConcepts, type Explorer } from "../explorer.ts";
 import { Term } from "../glossary.tsx";
 import { namingOf, stateOf, useEdits, type State } from "../names.ts";
 import { format } from "../route.ts";
@@ -50,6 +50,7 @@ export function Overview({ explorer }: { explorer: Explorer }): JSX.Element {
   const { page } = explorer;
   const { low, high } = page.groups;
   const used = usedConcepts(explorer).length;
+  const beyond = explorer.concepts.filter((_, concept) => isBeyond(explorer, concept)).length;
   return (
     <>
       <header class="view-head">
@@ -58,7 +59,13 @@ export function Overview({ explorer }: { explorer: Explorer }): JSX.Element {
         </h1>
         <p class="lead">
           A classifier that decides by <a href="#/concepts">{plural(used, "concept")}</a>: <Term of="bit">bits</Term> that {item("an image")} has or has not
-          {used < page.concepts && ` (${count(page.concepts - used)} more have no weight in any class)`}. Here are{" "}
+          {used < page.concepts && ` (${count(page.concepts - used)} more have no weight in any class)`}.{" "}
+          {beyond > 0 && (
+            <>
+              <a href="#/concepts?show=beyond&sort=balanced">{count(beyond)} of these</a> say what the classes leave open.{" "}
+            </>
+          )}
+          Here are{" "}
           <a href="#/images">{plural(page.images, `${page.part} ${item("image")}`)}</a> of <a href="#/classes">{plural(page.classes.length, "class", "classes")}</a>.
         </p>
       </header>

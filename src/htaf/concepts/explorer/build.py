@@ -215,8 +215,8 @@ def _texts(texts: Mapping[str, str], shown: Codes) -> list[str]:
 
 
 def _worth_seeing(shown: Codes, example: int | None, led: Mapping[str, np.ndarray]) -> list[int]:
-    """Rows of images: the example, the strongest and the barely on of each concept, mistakes, more of these, typical
-    ones, samples of concepts; each once."""
+    """Return rows of images: the example, the strongest and the barely on of each concept, mistakes, more of these,
+    typical ones, samples of concepts; each once."""
     wrong = np.flatnonzero((shown.labels >= 0) & (shown.labels != shown.exact))
     some = [[] if example is None else [example], wrong, led["typical"].ravel(), led["samples"].ravel()]
     if "strongest" in led:
@@ -329,7 +329,7 @@ def _sheet(pixels: UInt8[np.ndarray, "n channels height width"], form: Layout) -
 
 
 def webp(pixels: UInt8[np.ndarray, "channels height width"]) -> bytes:
-    """One image as a WebP file, its longer side 2,048 pixels at most."""
+    """Encode one image as a WebP file, its longer side 2,048 pixels at most."""
     image = _as_picture(pixels)
     image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
     data = io.BytesIO()
@@ -342,7 +342,7 @@ def _as_picture(pixels: UInt8[np.ndarray, "channels height width"]) -> Image.Ima
 
 
 def concepts_of(shown: Codes, row: int, wanted: Sequence[int]) -> Int64[np.ndarray, " concepts"]:
-    """The concepts of which an image has a map.
+    """Return the concepts of which an image has a map.
 
     All, up to 128. Of more the first 128 in this order: the wanted ones, those that are on, the others; within each the
     largest absolute weight for the predicted class first.
@@ -362,7 +362,7 @@ def concepts_of(shown: Codes, row: int, wanted: Sequence[int]) -> Int64[np.ndarr
 
 
 def packed_maps(maps: Sequence[Map]) -> dict[str, Any]:
-    """The maps of one image: i4 concepts [m], u1 values [m, h, w], f4 tops [m], f4 margins [m], i4 boxes [m, 4].
+    """Return the maps of one image: i4 concepts [m], u1 values [m, h, w], f4 tops [m], f4 margins [m], i4 boxes [m, 4].
 
     A value is (byte - 128) / 127 of its map's top, the largest absolute value. A box is in pixels of the image as the
     network sees it: left, top, right, bottom, the last two outside; -1 four times where there is none.

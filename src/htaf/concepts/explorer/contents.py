@@ -486,7 +486,7 @@ def notes_of(
     names: Mapping[int, Mapping[str, Any]] | None,
     kind: str,
 ) -> list[str]:
-    """What a reader should know before believing the page. kind: of the items."""
+    """Return what a reader should know before believing the page. kind: of the items."""
     notes = [str(note) for note in codes.info.get("notes", ())]
     if len(codes.rows("train")):
         training = codes.part("train")
@@ -497,20 +497,20 @@ def notes_of(
     if len(shown) < whole:
         notes.append(
             f"{len(shown):,} of the {whole:,} {part} {kind}s are shown: {int(drawn.sum()):,} drawn at random, evenly "
-            "over the classes, then misclassified ones, of which there are too many here; accuracies are of all"
+            "over the classes, then misclassified ones, not all of them; accuracies count all {kind}s"
         )
     unknown = whole - int(found.sizes.sum())
     if unknown:
-        notes.append(f"{unknown:,} of the {whole:,} {part} {kind}s have no label: no score counts them")
+        notes.append(f"{unknown:,} of the {whole:,} {part} {kind}s have no label: scores leave them out")
     trained = ~np.isnan(found.shares).any(0)
     held, few = found.sizes > 0, (found.sizes > 0) & (found.sizes < FEW)
     of_classes = [
         (few, f"have fewer than {FEW} {part} {kind}s: their shares say little"),
-        (~held, f"have no {part} {kind}s: their shares, if any, are of training {kind}s alone"),
-        (held & ~trained, f"have no training {kind}s: nothing stands beside their shares"),
+        (~held, f"have no {part} {kind}s: their shares, if any, are of training {kind}s only"),
+        (held & ~trained, f"have no training {kind}s: nothing to compare their shares with"),
     ]
     if part == "train":
-        notes.append(f"the training {kind}s are shown, to which the network was fitted: shares of others differ")
+        notes.append(f"these are training {kind}s, to which the network was fitted: shares of other {kind}s differ")
     notes += [f"{int(which.sum()):,} of {classes:,} classes {what}" for which, what in of_classes if which.any()]
     if found.scores is not None and classes > 1:
         accuracy, chance = found.scores["accuracy"][part]["exact"], float(found.sizes.max() / found.sizes.sum())
@@ -518,7 +518,7 @@ def notes_of(
         if accuracy is not None and accuracy < max(0.3, chance + max(0.2 * (1 - chance), luck)):
             notes.append(
                 f"the network is right for {accuracy:.1%} of {kind}s (always the most frequent class: {chance:.1%}): "
-                "names of such a model's concepts are worth little"
+                "do not trust names of such a model's concepts"
             )
     elif classes == 1:
         notes.append("there is one class: nothing to tell apart")
@@ -529,9 +529,11 @@ def notes_of(
         notes.append("concepts have numbers, not names: htaf concepts name finds names, --names reads them")
     elif len(named) < codes.concepts:
         notes.append(f"{codes.concepts - len(named):,} of {codes.concepts:,} concepts have no name")
-    unverified = sum(not entry.get("verified") for entry in named)
-    if unverified:
-        notes.append(f"{unverified:,} of {len(named):,} names are not verified: nothing has shown that they fit")
+    verified = sum(bool(entry.get("verified")) for entry in named)
+    if verified < len(named):
+        notes.append(
+            f"{verified:,} of {len(named):,} names passed their check; the others are guesses, marked with a ?"
+        )
     if given := sum(bool(entry.get("verified") and entry.get("checked_by")) for entry in named):
         notes.append(
             f"{given:,} of {len(named):,} names were given, then verified by a model: a name that was made by looking "

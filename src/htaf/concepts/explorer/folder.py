@@ -27,7 +27,7 @@ MARK = ".htaf-explorer"  # in a folder from the first moment, so that a build th
 
 
 def page_files() -> dict[str, bytes]:
-    """The page itself, as it comes with this package. Raises ConceptError: it is not there."""
+    """Return the page itself, as it comes with this package. Raises ConceptError: it is not there."""
     try:
         (PAGE / INDEX).stat()
         return {file.name: file.read_bytes() for file in sorted(PAGE.iterdir()) if file.is_file()}
@@ -36,7 +36,7 @@ def page_files() -> dict[str, bytes]:
 
 
 def check_folder(out: Path) -> None:
-    """Raises ConceptError unless `out` is new, empty, or a folder that `build_page` wrote."""
+    """Raise ConceptError unless `out` is new, empty, or a folder that `build_page` wrote."""
     expect_folder(out, "the page", ConceptError)
     try:
         others = sorted(file.name for file in out.iterdir() if file.name != LOCK)
@@ -74,7 +74,7 @@ def remove_stale(out: Path, kept: set[str]) -> None:
 
 
 def script(name: str, value: Any) -> str:
-    """One call of htafData, in ASCII alone; no text in it can end the script or open a comment.
+    """Return one call of htafData, in ASCII alone; no text in it can end the script or open a comment.
 
     Raises:
         ValueError: a number that is not finite.
@@ -86,7 +86,7 @@ def script(name: str, value: Any) -> str:
 
 
 def value_of(text: str, name: str) -> Any:
-    """What `script` wrote. Raises ValueError: anything else."""
+    """Return what `script` wrote. Raises ValueError: anything else."""
     start, end = f'htafData("{name}", ', ");\n"
     if not (text.startswith(start) and text.endswith(end)):
         raise ValueError(f"expected a call of htafData with {name}")

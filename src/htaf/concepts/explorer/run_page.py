@@ -96,7 +96,7 @@ def _maps(run: Run, codes: Codes, seen: Pictures, notes: list[str]) -> Maps | No
 
 
 def _check_run(run: Run, codes: Codes, folder: Path) -> None:
-    """Raises ConceptError for codes of another run."""
+    """Raise ConceptError for codes of another run."""
     settings = codes.info["settings"]
     if "run" in settings:
         if settings.get("run") != run.record["key"]:
@@ -112,7 +112,7 @@ def _check_run(run: Run, codes: Codes, folder: Path) -> None:
 def _pictures(
     run: Run, preprocessor: ImagePreprocessor, codes: Codes, data_dir: str | PathLike[str] | None
 ) -> Pictures | ConceptError:
-    """The images of the codes; the error where they cannot be had, or are others than the codes'."""
+    """Return the images of the codes; the error where they cannot be had, or are others than the codes'."""
     settings = codes.info["settings"]
     if settings.get("data") == "files":
         return Pictures(preprocessor)

@@ -92,7 +92,7 @@ def name_by_attributes(
 def splits(
     inside: Bool[np.ndarray, " classes"], rounds: int, share: float, rng: np.random.Generator
 ) -> Bool[np.ndarray, "rounds classes"]:
-    """Which classes each round holds out: `share` of those inside and of those outside, one of each at least.
+    """Return which classes each round holds out: `share` of those inside and of those outside, one of each at least.
 
     Args:
         inside: whether each of the used classes is in group A; two or more are and two or more are not.
@@ -151,7 +151,7 @@ def _named(
     shuffles: int,
     rng: np.random.Generator,
 ) -> NameEntry:
-    """One concept."""
+    """Return one concept."""
     member = grouped.member[concept]
     result: NameEntry = {
         "concept": concept, "name": None, "attribute": None, "negated": None, "verified": False,

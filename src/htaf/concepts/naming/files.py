@@ -48,7 +48,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def valid_text(text: str) -> str:
-    """The text with U+FFFD for each half of a surrogate pair that stands alone: UTF-8 cannot hold one."""
+    """Return the text with U+FFFD for each half of a surrogate pair that stands alone: UTF-8 cannot hold one."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
@@ -73,7 +73,8 @@ def seal_of(entry: Mapping[str, Any]) -> str | None:
 
 
 def status_of(entry: Mapping[str, Any]) -> str:
-    """The status of a name, one of `STATUSES`: the entry's own where it agrees with its check, else what that says."""
+    """Return the status of a name, one of `STATUSES`: the entry's own where it agrees with its check, else what that
+    says."""
     own, reason = entry.get("status"), entry.get("reason") or ""
     if entry.get("verified"):
         return VERIFIED
@@ -182,7 +183,7 @@ def _from_json(text: str, path: Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _entry(entry: Mapping[str, Any], place: str) -> NameEntry:
-    """All keys, of the right kinds."""
+    """Return all keys, of the right kinds."""
     read = _COMMON | {key: value for key, value in entry.items() if value is not None or key not in _COMMON}
     for key, (fits, said) in _KINDS.items():
         value = read.get(key)

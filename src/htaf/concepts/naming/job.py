@@ -214,7 +214,7 @@ class PictureEvidence:
     def _pairs(
         self, with_bit: np.ndarray, without: np.ndarray, count: int, rng: np.random.Generator
     ) -> Int64[np.ndarray, "2 pairs"]:
-        """At most so many pairs of one known class, of as many classes as there are; no row twice."""
+        """Return at most so many pairs of one known class, of as many classes as there are; no row twice."""
         labels = self.codes.labels[with_bit], self.codes.labels[without]
         both = rng.permutation(np.intersect1d(*labels))
         queues = [
@@ -320,7 +320,7 @@ def album(pixels: UInt8[np.ndarray, "n channels height width"], side: int, *, ti
 
 
 def _phrase(text: str) -> str:
-    """One line of 1 to `LONGEST` characters."""
+    """Return one line of 1 to `LONGEST` characters."""
     phrase = " ".join(valid_text(text).split())
     if not 0 < len(phrase) <= LONGEST:
         raise ValueError(f"expected 1 to {LONGEST} characters, got {len(phrase)}")
@@ -382,7 +382,7 @@ def sorting_prompt(labels: dict[str, str], shown: list[Part], count: int, things
 
 
 def _messages(things: str, parts: list[Part]) -> list[Message]:
-    """One text where nothing but texts is said, as some servers take no more."""
+    """Return one text where nothing but texts is said, as some servers take no more."""
     texts = [part["text"] for part in parts if part["type"] == "text"]
     content: Any = "\n\n".join(texts) if len(texts) == len(parts) else parts
     return [{"role": "system", "content": SYSTEM.format(things=things)}, {"role": "user", "content": content}]
@@ -448,7 +448,7 @@ class NamingJob:
         return names
 
     def _entry(self, concept: int) -> NameEntry:
-        """One concept: its name, unless it is given, and the check."""
+        """Return one concept: its name, unless it is given, and the check."""
         case, given = self.evidence.case(concept), (self.given or {}).get(concept)
         if given is None:
             entry: NameEntry = {
@@ -476,7 +476,7 @@ class NamingJob:
         return naming_prompt(group_a, group_b, self.evidence.things)
 
     def _sorted(self, case: Case, entry: NameEntry) -> np.ndarray:
-        """What the model says of `case.checked` and `case.pairs`, by a name alone."""
+        """Return what the model says of `case.checked` and `case.pairs`, by a name alone."""
         name, label_1, label_0 = (entry.get(key) for key in files.SEALED)
         labels = {"concept": str(name), "label_1": label_1 or str(name), "label_0": label_0 or "otherwise"}
         said = []

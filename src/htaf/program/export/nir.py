@@ -142,7 +142,7 @@ class _Walk:
         self.edges += [(source, name) for source in sources]
 
     def _after(self, value: Value, node: Node, layer: Any, shape: tuple[int, ...] | None = None) -> Value:
-        """A node of NIR behind a value; its rows have this shape, None: the same."""
+        """Return a node of NIR behind a value; its rows have this shape, None: the same."""
         name = f"{node.name}_{len(self.nodes)}"
         self._add(name, layer, value.sources)
         self.makers[name] = node
@@ -186,8 +186,8 @@ class _Walk:
         return self._after(value, node, layer, shape)
 
     def _affine(self, node: Node, found: Affine) -> Value:
-        """A norm, or products and sums with constants: folded into the layer before it where that has no other reader;
-        else a layer of its own."""
+        """Return a norm, or products and sums with constants: folded into the layer before it where that has no other
+        reader; else a layer of its own."""
         value = self._value(found.source)
         if found.axis not in (None, value.lead):
             raise ExportError(f"{node.name}: expected constants of channels, got some along dimension {found.axis}")
@@ -225,7 +225,7 @@ class _Walk:
         return self._after(value, node, layer)
 
     def _in_a_threshold(self, node: Node) -> bool:
-        """Whether a node takes a threshold from what a step compares with 0."""
+        """Return whether a node takes a threshold from what a step compares with 0."""
         if node.target is not aten.sub.Tensor or node.kwargs or not isinstance(node.args[1], float):
             return False
         return all(read_step(user, self.constants) is not None for user in node.users)
@@ -290,7 +290,7 @@ class _Walk:
         return self._after(value, node, flatten, (math.prod(value.shape),))
 
     def _reshaped(self, node: Node) -> Value:
-        """An operator that says anew where time and rows lie, or flattens what a row holds."""
+        """Return an operator that says anew where time and rows lie, or flattens what a row holds."""
         used, after = next(iter(node.all_input_nodes), node), shape_of(node)
         value, before = self._value(used), shape_of(used)
         if node.target is aten.expand.default and value.time == "static" and same(after[1:], before):
@@ -315,12 +315,12 @@ class _Walk:
 
 
 def _filled(args: tuple[Any, ...], defaults: tuple[Any, ...]) -> list[Any]:
-    """An operator's arguments, whose last ones a graph may leave out."""
+    """Return an operator's arguments, whose last ones a graph may leave out."""
     return [*args, *defaults[len(args) :]]
 
 
 def _alone(node: Node, maker: Node) -> bool:
-    """Whether a value has one reader, and all from its maker on."""
+    """Return whether a value has one reader, and all from its maker on."""
     while len([user for user in node.users if user.target is not aten.sym_size.int]) == 1:
         if node is maker:
             return True
@@ -366,7 +366,7 @@ def norm(nir: Any, shape: Sequence[int], scale: Tensor, shift: Tensor) -> Any:
 
 
 def fold(layer: Any, scale: Tensor, shift: Tensor) -> None:
-    """The same behind a Conv2d or an Affine, as its own weights."""
+    """Return the same behind a Conv2d or an Affine, as its own weights."""
     along = scale.view(-1, *(1,) * (layer.weight.ndim - 1)).numpy()
     layer.weight = (layer.weight * along).astype(np.float32)
     layer.bias = (layer.bias * scale.numpy() + shift.numpy()).astype(np.float32)
@@ -402,7 +402,7 @@ def average(
 
 
 def _ungrouped(weight: Tensor, groups: int) -> Tensor:
-    """The dense weights of a grouped convolution, whose sizes nir infers wrongly."""
+    """Return the dense weights of a grouped convolution, whose sizes nir infers wrongly."""
     if groups == 1:
         return weight
     parts = []

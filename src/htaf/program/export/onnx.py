@@ -53,7 +53,7 @@ def to_onnx(model: nn.Module, example: Example, path: str | Path, *, finite: boo
 
 
 def network_proto(model: nn.Module, example: Example, *, finite: bool = False) -> Any:
-    """What `to_onnx` writes, as an onnx.ModelProto. Takes and raises as it does."""
+    """Return what `to_onnx` writes, as an onnx.ModelProto. Takes and raises as it does."""
     require("onnxscript")
     program = exported(model, example, DECOMPOSITIONS)
     try:
@@ -74,7 +74,7 @@ def network_proto(model: nn.Module, example: Example, *, finite: bool = False) -
 
 
 def onnx_network(path: str | Path) -> Callable[[Tensor], Tensor]:
-    """An ONNX file as a function of inputs [rows, ...], run by onnxruntime on the CPU.
+    """Load an ONNX file as a function of inputs [rows, ...], run by onnxruntime on the CPU.
 
     Raises:
         ExportError: onnxruntime is not installed, or does not take the file or, when called, the inputs.
@@ -93,7 +93,7 @@ def onnx_network(path: str | Path) -> Callable[[Tensor], Tensor]:
 
 
 def _name_batch(graph: Any) -> None:
-    """The dynamic dimension as `batch` in place of torch's name, wherever shapes are noted."""
+    """Name the dynamic dimension `batch` in place of torch's name, wherever shapes are noted."""
     dims = [one.type.tensor_type.shape.dim for one in (*graph.input, *graph.output, *graph.value_info)]
     symbol = dims[0][0].dim_param
     for dim in (dim for shape in dims for dim in shape):
@@ -109,7 +109,7 @@ def _numbered(name: str, count: int) -> list[str]:
 
 
 def exported(model: nn.Module, example: Example, operators: Collection[Any]) -> torch.export.ExportedProgram:
-    """The hardened model in eval mode as an exported program whose first dimension is dynamic.
+    """Export the hardened model in eval mode as a program whose first dimension is dynamic.
 
     Args:
         operators: those of htaf that the writer knows.
@@ -129,7 +129,7 @@ def exported(model: nn.Module, example: Example, operators: Collection[Any]) -> 
 
 
 def _constant_weights(model: nn.Module) -> nn.Module:
-    """A copy whose binary layers are plain ones with the weights that they multiply by."""
+    """Return a copy whose binary layers are plain ones with the weights that they multiply by."""
     model = copy.deepcopy(model)
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
@@ -148,7 +148,7 @@ def _plain_layer(layer: BinaryConv2d | BinaryLinear) -> nn.Module:
 
 
 def require(library: str) -> Any:
-    """A library that only exports need."""
+    """Import a library that only exports need."""
     try:
         return importlib.import_module(library)
     except ImportError as error:

@@ -63,7 +63,7 @@ class Graph(integer.Graph):
         self.columns: list[dict[str, Any]] = []
 
     def column(self, column: Column, dtype: str, **said: Any) -> str:
-        """An input [batch, 1] of the raw column; `said` of it stands in the metadata.
+        """Return an input [batch, 1] of the raw column; `said` of it stands in the metadata.
 
         Args:
             dtype: "float64", "int64" or "string".
@@ -110,7 +110,7 @@ def numbers(graph: Graph, columns: Sequence[Column], preprocessor: Preprocessor)
 
 
 def _missing(graph: Graph, columns: Sequence[Column], absent: str) -> list[Piece]:
-    """One 0/1 input for each column whose blanks are told; absent: of all columns, bool [batch, columns]."""
+    """Return one 0/1 input for each column whose blanks are told; absent: of all columns, bool [batch, columns]."""
     places = [i for i, c in enumerate(columns) if c.missing]
     if not places:
         return []
@@ -153,7 +153,8 @@ class _Calendar:
         self.day = graph.add("Div", graph.add("Sub", moment, self.time), dates.DAY)
 
     def part(self, name: str, first: Sequence[int]) -> str:
-        """One of `dates.PARTS`; int64, or double where it has a fraction. first: of each column, in microseconds."""
+        """Return one of `dates.PARTS`; int64, or double where it has a fraction. first: of each column, in
+        microseconds."""
         graph = self.graph
         if name == "hour":
             return graph.add("Div", graph.cast(self.time, "DOUBLE"), graph.constant(dates.DAY / 24, np.float64))
@@ -194,7 +195,7 @@ def _microseconds(date: str) -> int:
 
 
 def encoded(graph: Graph, columns: Sequence[Column], preprocessor: Preprocessor) -> list[Piece]:
-    """The row of a table that belongs to the category; its last row, the target's mean, to others."""
+    """Return the row of a table that belongs to the category; its last row, the target's mean, to others."""
     names, found = [], []
     for column, raw in zip(columns, _texts(graph, columns), strict=True):
         codes = {category: i for i, category in enumerate(column.categories)}
@@ -207,7 +208,8 @@ def encoded(graph: Graph, columns: Sequence[Column], preprocessor: Preprocessor)
 
 
 def categories(graph: Graph, columns: Sequence[Column], preprocessor: Preprocessor) -> list[Piece]:
-    """One 0/1 input for each category seen in training, and one for rare ones and others where the column has it."""
+    """Return one 0/1 input for each category seen in training, and one for rare ones and others where the column has
+    it."""
     names, owners, found = [], [], []
     for place, (column, raw) in enumerate(zip(columns, _texts(graph, columns), strict=True)):
         codes = {category: len(names) + i for i, category in enumerate(column.categories)}
@@ -221,7 +223,8 @@ def categories(graph: Graph, columns: Sequence[Column], preprocessor: Preprocess
 
 
 def _texts(graph: Graph, columns: Sequence[Column]) -> list[tuple[str, str]]:
-    """Each column as it comes, and with a to z in place of A to Z where that may be another spelling of a category."""
+    """Return each column as it comes, and with a to z in place of A to Z where that may be another spelling of a
+    category."""
     raw = [graph.column(c, "string", categories=list(c.categories)) for c in columns]
     cased = [i for i, c in enumerate(columns) if any(k.lower() != k.upper() for k in c.categories)]
     if not cased:
@@ -285,7 +288,7 @@ KINDS: dict[str, Callable[[Graph, Sequence[Column], Preprocessor], list[Piece]]]
 
 
 def _spellings(text: str) -> list[str]:
-    """A text in every mix of upper and lower case."""
+    """Return a text in every mix of upper and lower case."""
     return ["".join(letters) for letters in itertools.product(*({c.lower(): 0, c.upper(): 0} for c in text))]
 
 
@@ -293,7 +296,7 @@ BLANK_TEXTS = [spelling for blank in sorted(BLANKS) for spelling in _spellings(b
 
 
 def _some(graph: Graph, x: str, places: Sequence[int], width: int) -> str:
-    """Columns of a tensor [batch, width], in any order and number."""
+    """Return columns of a tensor [batch, width], in any order and number."""
     if list(places) == [*range(width)]:
         return x
     return graph.add("Gather", x, graph.constant(places, np.int64), axis=1)
@@ -383,7 +386,7 @@ def table_to_onnx(
 
 
 def _prepared(preprocessor: Preprocessor) -> tuple[Graph, str]:
-    """The preparation, and the value in it that the network reads: float32 [batch, inputs]."""
+    """Return the preparation, and the value in it that the network reads: float32 [batch, inputs]."""
     columns = [column for column in preprocessor.columns if column.kind != "dropped"]
     if unknown := [column for column in columns if column.kind not in KINDS]:
         kind = unknown[0].kind
@@ -417,7 +420,7 @@ def _prepared(preprocessor: Preprocessor) -> tuple[Graph, str]:
 
 
 def raw_columns(rows: pd.DataFrame, columns: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
-    """The raw columns of a frame as a file of `table_to_onnx` takes them.
+    """Return the raw columns of a frame as a file of `table_to_onnx` takes them.
 
     Args:
         rows: any dtypes, as `htaf.runs.Run.predict` takes them.
@@ -448,7 +451,7 @@ def raw_columns(rows: pd.DataFrame, columns: Sequence[dict[str, Any]]) -> dict[s
 
 
 def _as_known(values: np.ndarray, column: dict[str, Any]) -> np.ndarray:
-    """Texts [rows]; another spelling of a category becomes the category."""
+    """Return texts [rows]; another spelling of a category becomes the category."""
     known = column.get("categories", ())
     alike = spellings(known)
     found = {value: alike.get(spelled(value), value) for value in set(values) - set(known)}
@@ -456,7 +459,7 @@ def _as_known(values: np.ndarray, column: dict[str, Any]) -> np.ndarray:
 
 
 def _unseen(column: dict[str, Any], values: np.ndarray) -> list[Note]:
-    """One note where texts are none of the column's categories."""
+    """Return a note if texts are none of the column's categories."""
     others = (
         [value for value in values if value and value not in column["categories"]] if "categories" in column else []
     )
@@ -465,7 +468,8 @@ def _unseen(column: dict[str, Any], values: np.ndarray) -> list[Note]:
 
 
 def onnx_table(path: str | Path, *, threads: int = 0) -> Callable[[pd.DataFrame], pd.DataFrame]:
-    """A file of `table_to_onnx` as a function of raw rows, run by onnxruntime; predictions as `htaf.runs.Run.predict`.
+    """Load a file of `table_to_onnx` as a function of raw rows, run by onnxruntime; predictions as
+    `htaf.runs.Run.predict`.
 
     Args:
         threads: of onnxruntime; 0: as it chooses.

@@ -81,7 +81,7 @@ class PackedModel(nn.Module):
             raise PackedError(f"expected inputs that the steps take, got {first_line(error):.200}") from error
 
     def _slow_forward(self, *inputs: Any, **named: Any) -> Any:
-        """What PyTorch calls in place of `forward` when it traces: of a plan a trace sees nothing."""
+        """Return what PyTorch calls in place of `forward` when it traces: of a plan a trace sees nothing."""
         raise PackedError(_TRACED)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -165,7 +165,7 @@ class PackedModel(nn.Module):
 
 
 def _expect_finite(x: Tensor) -> None:
-    """Raises PackedError for NaN and infinity: bits have no value for what a network makes of them."""
+    """Raise PackedError for NaN and infinity: bits have no value for what a network makes of them."""
     if x.is_floating_point() and x.numel():
         low, high = (end.item() for end in torch.aminmax(x))  # NaN where one is
         if not -math.inf < low <= high < math.inf:
@@ -173,7 +173,8 @@ def _expect_finite(x: Tensor) -> None:
 
 
 def _compared(instruction: Instruction) -> int | None:
-    """The floats whose bits an instruction makes, where they are a value: those of all thresholds of one step."""
+    """Return the floats whose bits an instruction makes, where they are a value: those of all thresholds of one
+    step."""
     if isinstance(instruction, Layer):
         return instruction.y
     return instruction.input if isinstance(instruction, Threshold) else None

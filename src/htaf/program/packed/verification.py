@@ -157,7 +157,7 @@ class _Recorder(Interpreter):
         return result
 
     def _widened(self, n: Node) -> Any:
-        """What a node makes, in self.dtype where it says float32, or makes float32 of numbers."""
+        """Return what a node makes, in self.dtype where it says float32, or makes float32 of numbers."""
         if n.op != "call_function":
             return super().run_node(n)
 
@@ -253,19 +253,19 @@ def _tensors(outputs: Any) -> list[Tensor]:
 
 
 def _far(a: Tensor, b: Tensor) -> float:
-    """The largest difference; NaN where one of them alone is, or an infinity that the other is not."""
+    """Return the largest difference; NaN where one of them alone is, or an infinity that the other is not."""
     a, b = a.double(), b.double()
     same = (a == b) | (a.isnan() & b.isnan())
     return float(torch.where(same, 0.0, a - b).abs().max()) if a.numel() else 0.0
 
 
 def _largest(distances: list[float]) -> float:
-    """The largest; NaN if one is, which Python's max may drop."""
+    """Return the largest; NaN if one is, which Python's max may drop."""
     return math.nan if any(map(math.isnan, distances)) else max(distances, default=0.0)
 
 
 def _size(z: Tensor) -> float:
-    """The mean of |z| where it is finite."""
+    """Return the mean of |z| where it is finite."""
     finite = z[z.isfinite()]
     return float(finite.abs().mean()) if finite.numel() else 0.0
 

@@ -338,8 +338,8 @@ def results(metrics: Mapping[str, Any], headline: str) -> dict[str, dict[str, An
 
 
 def refitted(run: Run) -> list[str] | None:
-    """What of the exact network was fitted to its bits, so that its weights are not those of the smooth one: the steps
-    that the training kept, by name. None: both have the same weights."""
+    """Return the names of the steps that refitted the exact network after hardening; None: both networks have the same
+    weights."""
     if not run.has_own_smooth:
         return None
     return [one["name"] for one in run.record.get("hardening", {}).get("finish", ()) if one["kept"]]

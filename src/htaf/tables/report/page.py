@@ -142,8 +142,10 @@ def _result(values: dict[str, Any]) -> Section:
     tiles.append((label, _figure(headline, found["smooth"]), "", _interval(within["smooth"], headline)))
     sentence = ""
     if gap is not None and values["refitted"] is not None:
-        sentence = "The exact network has weights of its own, fitted to its bits: its distance from the smooth one is"
-        sentence += " not what the switch to exact steps costs."
+        sentence = (
+            "The exact network was refitted after hardening, so its difference from the smooth network is not the"
+        )
+        sentence += " cost of hardening."
     elif gap is not None:
         shown = f"{_gap(headline, gap)} {word}"
         tiles.append(

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 # depth and width of a backbone that is not the recipe's own
 _SHAPES = {"resnet": (18, 16), "wide_resnet": (16, 1)}
 _SHAPE = ("depth", "width", "stem", "dropout")
+_OF_BITS = ("concept_rate", "neighbours", "group_share")
 LARGEST = 4096
 SGD_DECAY = 1e-4  # of SGD at its usual rate; AdamW's, at a hundredth of that rate, is larger
 
@@ -56,6 +57,8 @@ class ICBMNetwork(Network):
         concept_rate: Share of the images for which a concept is to be on; auto: 15%, of fewer than 20 classes the share
             of three, at most half. 0: as it comes, about half.
         neighbours: How much concepts are to agree among images whose features are alike, a term of the loss; 0: not.
+        group_share: Share of the concepts that are groups of images that look alike, whatever their class: k-means of
+            the features of a frozen backbone, where these are computed once. No class draws on them.
         backbone_lr: Learning rate of the backbone, as a share of lr.
         bottleneck: implicit, or given attributes as concepts: joint (the gradient of the head reaches them),
             sequential (it does not), independent (the head learns on the true ones).
@@ -83,6 +86,7 @@ class ICBMNetwork(Network):
     feature_dropout: float = 0.0
     concept_rate: float | Literal["auto"] = 0.0
     neighbours: float = 0.0
+    group_share: float = 0.0
 
     def check(self) -> None:
         self.expect_all(("width",), lambda v: v >= 1, "must be >= 1")
@@ -91,6 +95,7 @@ class ICBMNetwork(Network):
         self.expect_all(("dropout", "feature_dropout"), lambda v: 0 <= v < 1, "must lie in [0, 1)")
         self.expect_all(("concept_rate",), lambda v: v == "auto" or 0 <= v < 1, "must be auto or lie in [0, 1)")
         self.expect_all(("neighbours",), lambda v: 0 <= v < inf, "must be >= 0 and finite")
+        self.expect_all(("group_share",), lambda v: 0 <= v < 1, "must lie in [0, 1)")
         self.expect_all(("backbone_lr",), lambda v: 0 < v < inf, "must be > 0 and finite")
         self.expect_all(("concept_weight",), lambda v: 0 <= v < inf, "must be >= 0 and finite")
         own = self.backbone in BACKBONES
@@ -109,10 +114,12 @@ class ICBMNetwork(Network):
         if self.bottleneck == "implicit":
             found |= dict.fromkeys(("attributes", "concept_weight"), "bottleneck implicit")
         else:
-            found |= dict.fromkeys(("concept_rate", "neighbours"), f"bottleneck {self.bottleneck}")
+            found |= dict.fromkeys(_OF_BITS, f"bottleneck {self.bottleneck}")
         if method == "relu":
-            found |= dict.fromkeys(("concept_rate", "neighbours"), "method relu")
-        return found | dict.fromkeys(("backbone_lr", "keep_norms"), "freeze true") if self.freeze else found
+            found |= dict.fromkeys(_OF_BITS, "method relu")
+        if not self.freeze:
+            return found | {"group_share": "freeze false"}
+        return found | dict.fromkeys(("backbone_lr", "keep_norms"), "freeze true")
 
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
         stored = self.pretrained not in ("", "hub")  # what the file holds counts, not where it lies
@@ -176,6 +183,13 @@ class ICBMNetwork(Network):
         if (rate := self.rate_for(net.head.out_features)) and isinstance(net.norm, nn.BatchNorm1d):
             nn.init.constant_(net.norm.bias, NormalDist().inv_cdf(rate))
 
+    def begin_on_features(self, net: torch.nn.Module, posed: Problem) -> None:
+        from htaf.models.concept_terms import GROUPED
+        from htaf.models.icbm import ICBM
+
+        if isinstance(net, ICBM) and self.group_share and self.bottleneck == "implicit":
+            net.begin_groups(posed.examples(GROUPED), self.group_share)
+
     @property
     def frozen(self) -> bool:
         return self.freeze
@@ -214,8 +228,8 @@ class ICBMNetwork(Network):
             if not (self.concept_rate or self.neighbours) or not net.has_steps:
                 return loss(net(x), y)
             features, concepts, logits = net.taken_apart(x)
-            rate = self.rate_for(logits.shape[1])
-            return loss(logits, y) + concept_terms(concepts, features, rate=rate, neighbours=self.neighbours)
+            rate, learned = self.rate_for(logits.shape[1]), concepts[:, : net.size - net.grouped]
+            return loss(logits, y) + concept_terms(learned, features, rate=rate, neighbours=self.neighbours)
         z = net.pre_activations(x)
         of_concepts = binary_cross_entropy_with_logits(z.float(), attributes, reduction="none").sum(1).mean()
         match self.bottleneck:
@@ -255,10 +269,10 @@ def finetune() -> Recipe:
 
 
 def frozen() -> Recipe:
-    """An ICBM of 128 concepts over a pretrained, frozen EfficientNet-Lite0: AdamW on its features, 60 epochs.
+    """An ICBM of 208 concepts over a pretrained, frozen EfficientNet-Lite0: AdamW on its features, 60 epochs.
 
-    Concepts are on for 15% of the images, or three classes, and agree among images that look alike
-    (`htaf.models.concept_terms`).
+    125 of them are for the classes: on for 15% of the images, or three classes, and alike for images that look alike.
+    83 are groups of images, whatever their class (`htaf.models.concept_terms`).
     """
     training = Optimization(
         epochs=60,
@@ -271,8 +285,8 @@ def frozen() -> Recipe:
         keep="last",
     )
     network = ICBMNetwork(
-        "tf_efficientnet_lite0", pretrained="hub", concepts=128, freeze=True, feature_dropout=0.5,
-        concept_rate="auto", neighbours=0.5,
+        "tf_efficientnet_lite0", pretrained="hub", concepts=208, freeze=True, feature_dropout=0.5,
+        concept_rate="auto", neighbours=0.5, group_share=0.4,
     )  # fmt: skip
     return Recipe(network, ImageData(), Activation(alpha0=2.0, alpha1=8.0, start=(0.5, 2.0)), optimization=training)
 
@@ -358,7 +372,7 @@ FAMILY = Family(
         "frozen": frozen,
     },
     recipes_help=f"{SIZES_HELP} finetune: a pretrained timm ResNet-18, the backbone at a tenth of the learning rate. "
-    "frozen: 128 concepts on the features of a pretrained EfficientNet-Lite0, in seconds; the default with --freeze "
+    "frozen: 208 concepts on the features of a pretrained EfficientNet-Lite0, in seconds; the default with --freeze "
     "True, as is finetune with --pretrained.",
     adapt=_adapt,
     suited=_suited,
