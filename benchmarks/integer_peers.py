@@ -13,6 +13,7 @@ layers, epochs and optimizer; nothing is chosen by their accuracy.
     binary    the same, the hidden layer behind the first with weights of -1 and 1
     thermo    as binary, and so is the first, over 4 thresholds of each column: no products but those of the head
     logic     truth tables of six thresholds each, as many as the size; logic4: of four
+    readable  the readable network, with as many steps as the size
     lightgbm  boosted trees by m2cgen: doubles; exponentials at the end are left out
     integer   the same trees, compares of int16 and sums of int32
     emlearn   a random forest by emlearn: compares of int16, each tree has a vote
@@ -47,12 +48,14 @@ from torch import Tensor, nn
 import htaf
 from htaf.core.sharpening import set_sharpness
 from htaf.models.logic import LogicNet
-from htaf.models.mlp import Thermometer
+from htaf.models.mlp import MLP, Thermometer
 from htaf.program.integer.build import integer_program
 from htaf.program.integer.c import to_c
 from htaf.program.integer.execute import TARGETS, missing, run_c
 from htaf.program.integer.ops import Array, Conv, IntegerError, Linear, Op, Pool, Shift, View
 from htaf.program.integer.program import Input, IntegerProgram
+from htaf.training.additive import Options, Term, learned, place
+from htaf.training.boosting import Rows
 from htaf.training.families.logic import LogicNetwork, logic_tables
 from htaf.training.fit import MOST_EPOCHS
 
@@ -194,6 +197,26 @@ def of_logic(of: Split, luts: int, seed: int, inputs: int = 6, thresholds: int =
             training.label_smoothing)  # fmt: skip
     net.settle()
     return integer_program(htaf.harden(net.eval()), x[:64], input=of.input)
+
+
+def of_steps(of: Split, steps: int, seed: int) -> IntegerProgram:
+    """A readable network; every column is a number."""
+    x, classes = real(of.x, of.input), len(np.unique(of.y))
+    most = min(128, 1024 // of.x.shape[1])  # as the recipe has it
+    counts = [min(most, len(np.unique(column.clip(-(2**13), 2**13))) - 1) for column in of.x.T]  # columns end at 8
+    net = MLP(of.x.shape[1], classes, (), thresholds=counts)
+    assert isinstance(net.thermometer, Thermometer)
+    net.thermometer.place(net.columns(x))
+    with torch.no_grad():
+        bits = net.thermometer(net.columns(x)).numpy()
+    first = np.cumsum([0, *counts])
+    codes = np.stack([bits[:, a:b].sum(1) for a, b in itertools.pairwise(first)], 1).astype(np.int64)
+    rows = Rows(
+        codes, tuple(counts), of.y, classes, np.ones(len(x)), np.zeros((len(x), max(1, classes - (classes == 2))))
+    )
+    terms = [Term(str(j), (j,)) for j, count in enumerate(counts) if count]
+    place(net, learned(rows, terms, Options(steps=steps))[0])
+    return integer_program(net.eval(), x[:64], input=of.input)
 
 
 @dataclass
@@ -381,6 +404,7 @@ NETWORKS: dict[str, Callable[[Split, int, int], IntegerProgram]] = {
     "bits": of_bits,
     "binary": lambda of, size, seed: of_bits(of, size, seed, "binary"),
     "thermo": lambda of, size, seed: of_bits(of, size, seed, "thermo"),
+    "readable": of_steps,
     "logic": of_logic,
     "logic4": lambda of, size, seed: of_logic(of, size, seed, 4),
 }
@@ -394,12 +418,15 @@ SIZES = {
     "tables": (10, 20, 50, 100, 200),
     "filters": (2, 4, 8, 16, 32),
     "trees": (1, 2, 4, 8, 16, 32, 64),
+    "steps": (5, 10, 20, 40, 80),
 }
 
 
 def sizes(task: str, method: str) -> tuple[int, ...]:
     if method.startswith("logic"):
         return SIZES["tables"]
+    if method == "readable":
+        return SIZES["steps"]
     return SIZES["trees" if method in TREES else "filters" if TASKS[task].images else "networks"]
 
 

@@ -27,7 +27,7 @@ from htaf.data.reading import DataError, in_pandas
 from htaf.data.tabular import Split, Table, from_frame, load
 from htaf.tables.estimators import fit as fit_frame
 from htaf.tables.estimators import parts
-from htaf.tables.inspection import InspectionError, effects, importance, reasons, what_if
+from htaf.tables.inspection import InspectionError, importance, reasons
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
 from htaf.training.runs import RunError, open_run
@@ -400,8 +400,6 @@ def test_numbers_for_names_of_columns(tmp_path: Path) -> None:
     assert load_estimator(tmp_path / "run").predict(rows).tolist() == predicted
     assert open_run(tmp_path / "run").predict(rows)["prediction"].tolist() == predicted
     assert reasons(model.run_, rows.head(1), rows).prediction == predicted[0]
-    changed = what_if(model, {"0": 1.0}, rows.head(2))
-    assert len(changed.after) == 2
     assert htaf.fit(rows.rename(columns={"y": 3}), 3, **TINY).predict(rows).tolist() == predicted
     spaced = rows.rename(columns={0: " 0", 1: "1 "})
     assert model.predict(spaced).tolist() == predicted
@@ -520,12 +518,8 @@ def test_figures_of_an_estimator_are_of_the_rows_that_it_is_given() -> None:
     train, held = rows[:120], rows[120:]
     model = htaf.fit(train, "y", **TINY)
     assert importance(model, held, repeats=1).rows == 40
-    assert len(effects(model, ["a"], held)[0].points) == 21
-    assert len(what_if(model, {"a": 0.0}, held).after) == 40
     with pytest.raises(InspectionError, match="expected a run or a fitted HtafClassifier or HtafRegressor, got str"):
         importance("model")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(InspectionError, match="expected values by column, then the rows, got DataFrame first"):
-        what_if(model, held, {"a": 0.0})  # pyright: ignore[reportArgumentType]
     with pytest.raises(InspectionError, match="got HtafClassifier, not fitted"):
         importance(HtafClassifier(), held)
     for column in ("a", "y"):  # not read as missing values, nor as no rows

@@ -29,6 +29,7 @@ ORDER = [
     ["training.runs"],
     ["tables.inspection"],
     ["training", "concepts", "language"],
+    ["tables.readable"],
     ["tables.report"],
     ["tables.estimators"],
     ["concepts.explorer"],

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 import htaf
 from htaf.data.tabular import from_frame
 from htaf.models.build import build
-from htaf.models.mlp import MLP, Leaves
+from htaf.models.mlp import MLP, Leaves, LeavesByWords
 from htaf.program.export import onnx_network, to_onnx
 from htaf.tables.inspection import reasons
 from htaf.training import boosting
-from htaf.training.boosting import Known, _as_bits, _grown, boosted
+from htaf.training.boosting import Ands, Rows, as_bits, boosted, grown
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
 from htaf.training.problems import problem
@@ -30,37 +30,46 @@ from quick import slow_but
 QUICK = {"hidden": (8,), "epochs": 2}
 
 
-def bits_of(codes: np.ndarray, counts: list[int]) -> torch.Tensor:
+def bits_of(rows: Rows) -> torch.Tensor:
     """As a thermometer gives them."""
-    return torch.from_numpy(np.hstack([codes[:, [j]] > np.arange(n) for j, n in enumerate(counts)])).float()
+    return torch.from_numpy(rows.bits())
 
 
-def placed(found: boosting.Leaves) -> Leaves:
+def placed(found: Ands) -> Leaves:
     made = Leaves(found.weight.shape[1], 1, len(found.value))
     made.place(*(torch.from_numpy(part).float() for part in (found.weight, found.needed, found.value)))
     return made.double()
 
 
-def crossed(rows: int, outputs: int, seed: int = 0) -> tuple[Known, list[int]]:
+def crossed(rows: int, classes: int, seed: int = 0) -> Rows:
     """Rows whose target is by two columns together; a third column is constant."""
-    rng, counts = np.random.default_rng(seed), [5, 0, 9]
+    rng, counts = np.random.default_rng(seed), (5, 0, 9)
     codes = np.stack([rng.integers(0, n + 1, rows) for n in counts], 1)
     hit = (codes[:, 0] > 2) ^ (codes[:, 2] > 4)
-    y = hit[:, None] + rng.normal(0, 0.1, (rows, 1)) if outputs == 1 else hit * 1 + (outputs == 3) * (codes[:, 2] > 7)
-    return Known(codes, np.zeros((rows, outputs)), y), counts
+    y = hit * 1 + (classes == 3) * (codes[:, 2] > 7) if classes else hit + rng.normal(0, 0.1, rows)
+    return Rows(codes, counts, y, classes, np.ones(rows), np.zeros((rows, max(1, classes - (classes == 2)))))
+
+
+@given(st.integers(0, 2**31), st.sampled_from([1, 7, 8, 300]))
+def test_words_are_the_leaves(seed: int, rows: int) -> None:
+    rng = np.random.default_rng(seed)
+    weight = rng.choice([-1, 0, 0, 1], (9, 6))
+    leaves, bits = Leaves(6, 9, 2), torch.from_numpy(rng.integers(0, 2, (rows, 6))).float()
+    parts = weight, (weight > 0).sum(1), rng.integers(-9, 9, (2, 9))
+    leaves.place(*(torch.from_numpy(part).float() for part in parts))
+    assert torch.equal(LeavesByWords(leaves)(bits), leaves(bits))
 
 
 @given(st.integers(0, 2**31), st.integers(1, 3))
 def test_leaves_are_the_tree(seed: int, outputs: int) -> None:
-    known, counts = crossed(60, outputs, seed)
-    rng = np.random.default_rng(seed)
+    rows, rng = crossed(60, 0, seed), np.random.default_rng(seed)
     slope, curve = rng.normal(size=(60, outputs)), rng.random((60, outputs))
-    tree = _grown(known.codes, slope, curve, np.array(counts) + 1, np.array([0, 2]), boosting.LEAST)
+    tree = grown(rows.codes, slope, curve, np.array(rows.counts) + 1, np.array([0, 2]), boosting.LEAST)
     paths = tree.paths()
-    found = _as_bits(paths, np.cumsum([0, *counts]), outputs)
-    bits, made = bits_of(known.codes, counts), placed(found)
+    found = as_bits(paths, rows.first, outputs)
+    bits, made = bits_of(rows), placed(found)
     with torch.no_grad():
-        torch.testing.assert_close(made(bits.double()), torch.from_numpy(tree.of(known.codes)))
+        torch.testing.assert_close(made(bits.double()), torch.from_numpy(tree.of(rows.codes)))
     with torch.no_grad():
         on = made.step(made.linear(bits.double()))
     assert bool((on.sum(1) == 1).all())  # every row is in one leaf
@@ -68,32 +77,27 @@ def test_leaves_are_the_tree(seed: int, outputs: int) -> None:
     assert bool((reached <= torch.from_numpy(found.needed)).all())  # half a bit on either side of the step
 
 
-@pytest.mark.parametrize("outputs", slow_but([1, 3], 1))
-def test_trees_learn_what_is_in_two_columns_together(outputs: int) -> None:
-    (known, counts), (seen, _), (other, _) = (crossed(rows, outputs, rows) for rows in (600, 200, 300))
-    found = boosted(known, seen, counts, 500, 0)
+@pytest.mark.parametrize("classes", slow_but([0, 2, 3], 2))
+def test_trees_learn_what_is_in_two_columns_together(classes: int) -> None:
+    rows, seen, other = (crossed(count, classes, count) for count in (600, 200, 300))
+    found = boosted(rows, seen, 500, 0)
     with torch.no_grad():
-        said = placed(found)(bits_of(other.codes, counts).double()).numpy()
-    assert other.loss(other.start + said) < 0.2 * other.loss(other.start)
-    few, again = (boosted(known, seen, counts, 20, 0) for _ in range(2))
+        said = placed(found)(bits_of(other).double()).numpy()
+    assert other.losses(other.start + said).mean() < 0.2 * other.losses(other.start).mean()
+    few, again = (boosted(rows, seen, 20, 0) for _ in range(2))
     assert all(np.array_equal(a, b) for a, b in zip(vars(few).values(), vars(again).values(), strict=True))
     assert 0 < len(few.needed) <= 20
-    assert len(boosted(known, seen, counts, 1, 0).needed) == 0  # not even one tree
+    assert len(boosted(rows, seen, 1, 0).needed) == 0  # not even one tree
 
 
-@pytest.mark.parametrize("outputs", slow_but([1, 3], 1))
-def test_a_row_of_weight_two_is_two_rows(outputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("classes", slow_but([0, 3], 0))
+def test_a_row_of_weight_two_is_two_rows(classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boosting, "LEAST", 1)
-    known, counts = crossed(200, outputs)
-    seen, _ = crossed(100, outputs, 1)
-    twice = np.arange(200) < 80
-    doubled = np.repeat(np.arange(200), 1 + twice)
-    weighted = Known(known.codes, known.start, known.y, 1.0 + twice)
-    repeated = Known(known.codes[doubled], known.start[doubled], known.y[doubled])
-    of_mean_1 = replace(weighted, weights=(1.0 + twice) / (1.0 + twice).mean())
-    assert of_mean_1.loss(known.start + 0.1) == pytest.approx(repeated.loss(repeated.start + 0.1))
-    one, other = (boosted(k, seen, counts, 60, 0) for k in (weighted, repeated))
-    bits, plain = bits_of(seen.codes, counts).double(), boosted(known, seen, counts, 60, 0)
+    rows, seen, twice = crossed(200, classes), crossed(100, classes, 1), np.arange(200) < 80
+    weighted, repeated = replace(rows, weights=1.0 + twice), rows.some(np.repeat(np.arange(200), 1 + twice))
+    assert weighted.losses(rows.start + 0.1).sum() == pytest.approx(repeated.losses(repeated.start + 0.1).sum())
+    one, other = (boosted(of, seen, 60, 0) for of in (weighted, repeated))
+    bits, plain = bits_of(seen).double(), boosted(rows, seen, 60, 0)
     with torch.no_grad():
         torch.testing.assert_close(placed(one)(bits), placed(other)(bits))
         assert not torch.allclose(placed(plain)(bits), placed(one)(bits))
@@ -102,9 +106,10 @@ def test_a_row_of_weight_two_is_two_rows(outputs: int, monkeypatch: pytest.Monke
 def test_many_columns_stay_within_memory() -> None:
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 2, (300, 10_000)).astype(np.int16)
-    known = Known(codes, np.zeros((300, 1)), codes[:, :1] + rng.normal(0, 0.1, (300, 1)))
+    y = codes[:, 0] + rng.normal(0, 0.1, 300)
+    rows = Rows(codes, (1,) * 10_000, y, 0, np.ones(300), np.zeros((300, 1)))
     tracemalloc.start()
-    found = boosted(known, known, [1] * 10_000, 64, 0)
+    found = boosted(rows, rows, 64, 0)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(found.needed) > 0

@@ -15,7 +15,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from htaf import HtafClassifier, HtafRegressor
-from htaf.data.columns import learn_target
+from htaf.data.columns import learn_target, read_values
 from htaf.data.notes import Note, to_record, told
 from htaf.data.numerals import DURATION, unit_of
 from htaf.data.preprocess import Preprocessor
@@ -24,7 +24,6 @@ from htaf.data.tabular import frame_like, from_frame, load
 from htaf.program.export import raw_columns
 from htaf.sharing import load as read_estimator
 from htaf.tables.estimators import fit as htaf_fit
-from htaf.tables.inspection import effects, read, what_if
 from htaf.tables.report.baselines import fit_baselines
 from htaf.tables.report.contents import left_out, read_as
 from htaf.training.problems import divided_notes
@@ -68,17 +67,6 @@ def test_blanks_that_say_something_are_inputs() -> None:
     other, columns = blanks(seed=1), ["flag", "income"]
     model = HtafClassifier(**QUICK).fit(frame[columns], frame["y"])
     assert roc_auc_score(other["y"], model.predict_proba(other[columns])[:, 1]) > 0.77
-
-
-def test_what_a_missing_value_does_is_among_the_values_of_a_column() -> None:
-    frame = blanks(seed=7)[["flag", "ended", "y"]]
-    run = HtafClassifier(**QUICK).fit(frame[["flag", "ended"]], frame["y"]).run_
-    for column in ("flag", "ended"):
-        (found,) = effects(run, [column], frame, rows=frame.head(20))
-        *others, none = found.points
-        assert none.value == ""
-        assert abs(none.share - frame[column].isna().mean()) < 0.05
-        assert none.mean[1] < np.mean([point.mean[1] for point in others])
 
 
 def test_a_date_or_nothing_is_a_flag() -> None:
@@ -306,7 +294,7 @@ def test_numbers_with_a_unit_are_numbers_everywhere(tmp_path: Path) -> None:
     assert "column 'weight': 120 rows without the unit" in str(told(made.transform_with_notes(table.features)[1]))
     with pytest.raises(DataError, match="expected a number in '#kg', got '5 lb'"):
         made.transform(frame.assign(weight="5 lb"))
-    assert read(made.columns[0], frame["weight"]).tolist() == weight.tolist()
+    assert read_values(made.columns[0], frame["weight"]).tolist() == weight.tolist()
     assert "in '#kg'" in read_as(made.columns[0])
     assert raw_columns(frame, [{"name": "weight", "dtype": "float64", "unit": "#kg"}])["weight"][0] == weight[0]
 
@@ -404,7 +392,7 @@ def test_a_column_of_row_numbers_is_noted_with_gaps_too(values: np.ndarray, note
     assert any("'n' looks like a row number" in note for note in told(table.notes)) == noted
 
 
-def test_another_value_of_a_flag_is_told_and_what_if_shows_it_once() -> None:
+def test_another_value_of_a_flag_is_told() -> None:
     """The network reads whether there is a value: a 0 in place of a blank would be the 1 of training."""
     frame = blanks(200)[["flag", "height", "y"]]
     run = htaf_fit(frame, "y", **TINY).run_
@@ -413,7 +401,3 @@ def test_another_value_of_a_flag_is_told_and_what_if_shows_it_once() -> None:
     assert "flag (2 rows, down to 0 where training had 1 to 1)" in " ".join(told(notes))
     _, notes = run.preprocessor().transform_with_notes(frame)
     assert not any(note.kind == "outside" and note.column == "flag" for note in notes)
-    (found,) = effects(run, ["flag"], frame, rows=frame.head(20))
-    assert [point.value for point in found.points] == [1.0, ""]
-    assert sum(point.share for point in found.points) == pytest.approx(1)
-    assert [note.column for note in what_if(run, {"flag": 0}, rows).notes] == ["flag"]

@@ -92,9 +92,6 @@ def test_a_column_that_is_in_the_linear_part_alone(tmp_path: Path) -> None:
     recipe = tabular_residual().replace(members=2, hidden=(16,), thresholds=8, epochs=2, least_steps=1)
     values = values_of(reported(tmp_path / "run", table, recipe))
     assert values["importance"]["columns"][0]["column"] == "a"
-    assert values["effects"]["columns"][0]["column"] == "a"
-    means = [point["mean"][0] for point in values["effects"]["columns"][0]["points"]]
-    assert means == sorted(means)
 
 
 def test_the_figures_are_those_of_the_record(run: Run, numbers: Run) -> None:
@@ -234,8 +231,7 @@ def test_every_picture_has_words_and_a_table(run: Run, numbers: Run) -> None:
         pictures = re.findall(
             r'<svg viewBox="[^"]*" role="img" aria-label="([^"]{20,})">.*?</figure>\s*(.{0,40})', text, re.DOTALL
         )
-        values = values_of(one)
-        assert len(pictures) == text.count("<svg") == 2 + len(values["effects"]["columns"])
+        assert len(pictures) == text.count("<svg") == 2
         assert all(after.startswith("<details><summary>") for _, after in pictures)
 
 

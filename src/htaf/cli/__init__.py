@@ -84,7 +84,7 @@ VERBS = {
     ),
     "explain": Verb(
         "htaf.cli.explaining:explain",
-        "Say what a table's network does: importance of the columns, what they add to a row, what-if.",
+        "Say what a table's network does: importance of the columns, what they add to a row.",
     ),
     "demo": Verb(
         "htaf.cli.demo:demo",

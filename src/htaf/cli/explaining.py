@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tyro.conf import Positional, UseAppendAction, arg
+from tyro.conf import Positional, arg
 
 from htaf._ground.console import UsageError, print_json, say, say_notes, show
 from htaf.cli.flags import DataDir, Json, MethodOfRun, Place, RunDir, is_language_model, needs_source, opened_run
@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from htaf.data.columns import Target
     from htaf.data.preprocess import Preprocessor
     from htaf.data.tabular import Table
-    from htaf.tables.inspection import Importance, RowReasons, WhatIf
+    from htaf.tables.inspection import Importance, RowReasons
     from htaf.training.runs import Run
 
 HEADERS = {"rmse": "RMSE", "auroc": "AUROC"}  # other metrics are shown by their names
 COLUMNS_SHOWN = 12
-CLASSES = 6  # whose probabilities are shown
 
 
 def explain(
@@ -30,18 +29,16 @@ def explain(
     rows: Annotated[Positional[Path | None], arg(metavar="[ROWS]")] = None,
     *,
     row: int | None = None,
-    set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="COLUMN=VALUE")] = (),
     data: Place = None,
     data_dir: DataDir = None,
     method: MethodOfRun = None,
     json: Json = False,
 ) -> None:
-    """Say what a table's network does: importance of the columns, what they add to a row, what-if.
+    """Say what a table's network does: importance of the columns, what they add to a row.
 
     Args:
         rows: A CSV or Parquet file with the raw columns: the reasons of one of its rows; none: importance of columns.
         row: Which row of ROWS, from 1; none: the first.
-        set: The row with another value: its prediction before and after, not its reasons.
         data: The run's own table, where it lies now; of a run on a data frame any rows with the target; none: where it
             was at the training.
     """
@@ -50,19 +47,15 @@ def explain(
     if row is not None and rows is None:
         raise UsageError("--row is one of ROWS: give ROWS, a file with the raw columns")
     row = row or 1
-    changes = _changes(set)
-    if changes and rows is None:
-        raise UsageError("--set changes a row: give ROWS, a file with the raw columns")
     if is_language_model(run):
         raise UsageError(f"expected a run of a table, {run} is a language model")
     if run.is_file():
         raise UsageError(f"expected a run folder of a table, got the file {run}: of a packed run give the run it is of")
-    from htaf.tables.inspection import importance, reasons, table_of, what_if
+    from htaf.tables.inspection import importance, reasons, table_of
     from htaf.training.runs.data import rows_are_known
 
     opened, preprocessor = table_of(opened_run(run, method))  # before any data are read
     target, given = preprocessor.target, None if rows is None else _row(rows, row, preprocessor)
-    changes = _with_points(changes, preprocessor)
     table = _table(opened, data, data_dir)
     if not rows_are_known(opened):
         say_notes([f"the rows of the training are not known: figures are of the rows of {data}"])
@@ -77,43 +70,16 @@ def explain(
         return _show_importance(shuffled)
     found = reasons(opened, given, table)
     answers |= {"row": row, "reasons": vars(found) | {"columns": found.columns.reset_index().to_dict("records")}}
-    changed = what_if(opened, changes, given) if changes else None
-    if changed is not None:
-        answers["what_if"] = _what_if_json(changed, changes)
-        say_notes(told(changed.notes))
     if json:
         return print_json(answers)
     _say_threshold(target)
     _show_decision(found, target, row)
-    return _show_columns(found, given) if changed is None else _show_what_if(changed, changes)
+    return _show_columns(found, given)
 
 
 def _say_threshold(target: Target) -> None:
     if target.threshold is not None:
         say(f"threshold: {target.classes[1]!r} is predicted from a probability of {target.threshold:.4g}")
-
-
-def _changes(given: tuple[str, ...]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            raise UsageError(f"--set: expected COLUMN=VALUE, got {text!r}")
-        if name.strip() in found:
-            raise UsageError(f"--set: expected each column once, got {name.strip()!r} more than once")
-        found[name.strip()] = value.strip()
-    return found
-
-
-def _with_points(changes: dict[str, str], preprocessor: Preprocessor) -> dict[str, str]:
-    """Changes whose numbers are written as in the file of the training, with decimal points."""
-    from htaf.data.table_files import number_as_in
-
-    numbers = {column.name for column in preprocessor.columns if column.kind == "number"}
-    return {
-        name: number_as_in(text, preprocessor.separators, name) if name in numbers else text
-        for name, text in changes.items()
-    }
 
 
 def _row(path: Path, row: int, preprocessor: Preprocessor) -> pd.DataFrame:
@@ -131,15 +97,6 @@ def _table(run: Run, data: str | None, data_dir: str | None) -> Table:
         raise UsageError("--data: expected a name or a path, got ''")
     with needs_source("give --data"):
         return run.data(data, data_dir=data_dir)  # pyright: ignore[reportReturnType]
-
-
-def _what_if_json(changed: WhatIf, changes: dict[str, str]) -> dict[str, Any]:
-    return {
-        "set": changes,
-        "before": changed.before.to_dict("records")[0],
-        "after": changed.after.to_dict("records")[0],
-        "notes": told(changed.notes),
-    }
 
 
 def _show_importance(found: Importance) -> None:
@@ -175,34 +132,8 @@ def _show_columns(reasons: RowReasons, given: pd.DataFrame) -> None:
         say(f"columns that add less: {len(reasons.columns) - COLUMNS_SHOWN:,}")
 
 
-def _show_what_if(changed: WhatIf, changes: dict[str, str]) -> None:
-    """Before and after."""
-    import pandas as pd
-
-    say("with " + ", ".join(f"{name} = {value or 'missing'}" for name, value in changes.items()))
-    names = [str(name) for name in changed.before]
-    likely = pd.concat([changed.before, changed.after])[names[1:]].max().sort_values(ascending=False, kind="stable")
-    left = [*likely.index[CLASSES:]]
-    rows = [
-        (
-            name.replace("probability_", "probability of ", 1),
-            *(_shown(frame[name].iloc[0]) for frame in (changed.before, changed.after)),
-        )
-        for name in names
-        if name not in left
-    ]
-    show("What if", ("", "before", "after"), rows)
-    if left:
-        say(f"classes that are less likely before and after: {len(left):,}")
-
-
-def _shown(value: Any) -> str:
-    """A prediction; a small probability is not written as 5e-05."""
-    return f"{value:.4f}" if isinstance(value, float) and abs(value) < 1 else _value(value)
-
-
 def _value(value: Any) -> str:
-    """A value of a column or a prediction; NaN, None and "" are missing."""
+    """A value of a column; NaN, None and "" are missing."""
     if isinstance(value, float):
         return "missing" if value != value else f"{value:.6g}"
     return "missing" if value is None or str(value) in ("", "NaT", "<NA>") else str(value)

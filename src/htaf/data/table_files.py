@@ -427,19 +427,6 @@ def _decimal_commas(
     return frozenset(), notes, "." if pointed or is_open else ""
 
 
-def number_as_in(text: str, separators: str, name: str) -> str:
-    """A number of a column as it stands in a file with these separators, written with a decimal point.
-
-    Raises:
-        TableError: it may be either.
-    """
-    import pyarrow as pa
-
-    array = pa.array([text])
-    commas, _, _ = _decimal_commas(iter([{name: array}]), "", separators, None)
-    return _with_points(array)[0].as_py() if commas else text
-
-
 def _about_dots(kind: str, name: str, text: str) -> Note:
     return Note(kind, name, values=(text, text.replace(".", "")))
 

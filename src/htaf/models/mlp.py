@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import final
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -86,6 +87,9 @@ def midpoints(values: Float[Tensor, " rows"], count: int) -> Float[Tensor, " cou
     return torch.where(middle > levels[place].to(values.dtype), middle, upper)  # neighbours in floating point
 
 
+AT_ONCE = 256  # rows whose leaves a cache holds
+
+
 @final
 class Leaves(nn.Module):
     """Ands of bits, such as leaves of trees, and what each adds to the outputs where it is on.
@@ -130,6 +134,35 @@ class Leaves(nn.Module):
 
 
 @final
+class LeavesByWords(nn.Module):
+    """The same as `Leaves` on a CPU, for inference alone: ands of words, each a bit of eight rows.
+
+    Args:
+        leaves: placed; its head is shared.
+    """
+
+    def __init__(self, leaves: Leaves) -> None:
+        super().__init__()
+        weight, most = leaves.linear.weight.detach().numpy(), leaves.linear.in_features
+        opposite, none = np.arange(most, 2 * most), 2 * most
+        asked = np.where(weight > 0, np.arange(most), np.where(weight < 0, opposite, none))
+        asked.sort(axis=1)
+        self.asked, self.head = asked[:, : int((weight != 0).sum(1).max(initial=1))].T.copy(), leaves.head
+
+    def forward(self, bits: Float[Tensor, "batch bits"]) -> Float[Tensor, "batch out_features"]:
+        return torch.cat([self.head(self.fired(part)) for part in bits.split(AT_ONCE)])
+
+    def fired(self, bits: Float[Tensor, "batch bits"]) -> Float[Tensor, "batch leaves"]:
+        """The ands, as `step(linear(bits))` of the leaves gives them."""
+        words = np.packbits(bits.detach().t().bool().numpy(), axis=1)
+        answers = np.concatenate([words, ~words, np.full_like(words[:1], 255)])  # of a bit, its opposite, neither
+        found = answers[self.asked[0]]
+        for places in self.asked[1:]:
+            found &= answers[places]
+        return torch.from_numpy(np.unpackbits(found, axis=1, count=len(bits))).t().to(self.head.weight.dtype)
+
+
+@final
 class MLP(nn.Module):
     """[thermometer] -> linear -> [batch norm] -> activation -> [dropout], once per hidden size, then a linear head.
 
@@ -141,7 +174,8 @@ class MLP(nn.Module):
     Args:
         in_features: columns of the input.
         out_features: columns of the output: classes, or 1 for a regression.
-        hidden: sizes of the hidden layers, of each member; (256, 256, 128) is the paper's.
+        hidden: sizes of the hidden layers, of each member; (256, 256, 128) is the paper's. None, with thresholds: the
+            head reads their bits, a sum of step functions of the columns, which are rounded as on a grid.
         act: makes one activation module per hidden layer, such as `partial(HTAF, 2.0, 11.0)`.
         batch_norm: normalise every pre-activation.
         members: how many; more than one have one hidden layer each.
@@ -154,8 +188,8 @@ class MLP(nn.Module):
     Shape: [batch, in_features] -> [batch, out_features].
 
     Raises:
-        ValueError: a size is not a positive integer, or there is no hidden layer; several members of several layers;
-            leaves without a thermometer.
+        ValueError: a size is not a positive integer, or there is no hidden layer and no thermometer; several members of
+            other than one layer; leaves without a thermometer.
 
     Source: the paper, appendix E.3; members: Lakshminarayanan et al. 2017, in one network as Gorishniy et al. 2025;
     direct: Cheng et al. 2016, "Wide & Deep Learning".
@@ -176,9 +210,9 @@ class MLP(nn.Module):
         leaves: int = 0,
     ) -> None:
         super().__init__()
-        if not hidden or min(in_features, *hidden, out_features, members) < 1:
+        if not (hidden or any(thresholds)) or min(in_features, *hidden, out_features, members) < 1:
             raise ValueError(f"sizes must be positive, got {in_features} -> {tuple(hidden)} -> {out_features}")
-        if members > 1 and len(hidden) > 1:
+        if members > 1 and len(hidden) != 1:
             raise ValueError(f"several members must have one hidden layer each, got {members} of {tuple(hidden)}")
         if thresholds and len(thresholds) != in_features:
             raise ValueError(f"thresholds must be of {in_features} columns, got {len(thresholds)}")
@@ -186,10 +220,11 @@ class MLP(nn.Module):
         self.given = False  # whether inputs are followed by what `beside` gives for them
         self.thermometer = Thermometer(thresholds) if any(thresholds) else nn.Identity()
         self.columns = Columns(*columns_grid(None if any(thresholds) else in_features))
+        self.columns.rounds = not hidden
         if leaves and not isinstance(self.thermometer, Thermometer):
             raise ValueError(f"leaves must be 0 without a thermometer, got {leaves}")
         sizes = [getattr(self.thermometer, "out_features", in_features), *(members * size for size in hidden)]
-        self.leaves = Leaves(sizes[0], leaves, out_features) if leaves else None
+        self.leaves: Leaves | LeavesByWords | None = Leaves(sizes[0], leaves, out_features) if leaves else None
         self.hidden = nn.Sequential()
         for n_in, n_out in itertools.pairwise(sizes):
             block = nn.Sequential()

@@ -49,6 +49,7 @@ from htaf.data.reading import (
 )
 from htaf.data.tabular import Parting, Split, Table, from_frame, split
 from htaf.data.targets import Task, amounts, amounts_of_rows, read_labels
+from htaf.models.mlp import MLP, Leaves, LeavesByWords
 from htaf.training.recipe import Recipe
 from htaf.training.runs import Run, RunError, forward
 from htaf.training.runs.metrics import decided
@@ -699,7 +700,8 @@ _HERE = str(Path(__file__).parents[1]) + os.sep
 
 
 def _head_in_double(net: nn.Module) -> nn.Module:
-    """The network, changed in place: what gives its outputs in float64, so that they depend on a row alone.
+    """The network, changed in place: what gives its outputs in float64, so that they depend on a row alone; its leaves
+    by words.
 
     In float32 they depend on the number of rows too, in the last digits.
     """
@@ -707,6 +709,8 @@ def _head_in_double(net: nn.Module) -> nn.Module:
     for layer in (getattr(net, "head", None), getattr(net, "direct", None), of_leaves):
         if isinstance(layer, nn.Linear):
             layer.double().register_forward_pre_hook(lambda _, inputs: (inputs[0].double(),))
+    if isinstance(net, MLP) and isinstance(net.leaves, Leaves):
+        net.leaves = LeavesByWords(net.leaves)
     return net
 
 

@@ -1,28 +1,24 @@
-"""What a network says about a table: importance and partial dependence of raw columns, by scikit-learn, reasons of a
-row, and what if; own are the bounds of time."""
+"""What a network says about a table: importance of raw columns, by scikit-learn, and reasons of a row; own are the
+bounds of time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float32, Float64, Int64, Shaped
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.inspection import partial_dependence, permutation_importance
+from sklearn.inspection import permutation_importance
 from torch import Tensor, nn
 
-from htaf._ground.errors import HtafError, suggestion
-from htaf.data import dates
-from htaf.data.columns import Column, Target, places, read_values
-from htaf.data.notes import Note
+from htaf._ground.errors import HtafError
+from htaf.data.columns import Target
 from htaf.data.order import random_order
 from htaf.data.preprocess import Preprocessor
-from htaf.data.reading import listed
 from htaf.data.tabular import Table, frame_like
 from htaf.training.runs import Run, UnknownSourceError, forward
 from htaf.training.runs.data import rows_are_known, rows_for_figures
@@ -34,18 +30,12 @@ from htaf.training.runs.metrics import (
     metrics_by_weight,
     probabilities,
 )
-from htaf.training.runs.predictions import predicted
 from htaf.transform.grid import settled
 
 MOST_ROWS, LEAST_ROWS = 2_000, 20  # whose columns are shuffled
 MOST_FORWARD = 200_000  # rows through the network, in all
 MOST_REPEATS = 10
-QUANTILES = (0.01, *(k / 20 for k in range(1, 20)), 0.99)  # values of a curve
-FEW = 12  # distinct numbers that are all tried; categories that are tried
-CURVES = 500  # test rows whose curves are drawn
 OTHERS = 200  # training rows whose values a row is given
-RARE = "other (rare or new)"  # what a network reads alike: categories of few training rows, and new ones
-Tried = tuple[float, float | str, float | str]  # the share of the training rows, the value, and as a table has it
 
 
 class InspectionError(HtafError):
@@ -88,21 +78,6 @@ def table_of(model: Run | Fitted) -> tuple[Run, Preprocessor]:
     return run, preprocessor
 
 
-def column_of(preprocessor: Preprocessor, name: str) -> Column:
-    """Look up a raw column that a network reads.
-
-    Raises:
-        InspectionError: there is none of this name, or it was dropped.
-    """
-    columns = {column.name: column for column in preprocessor.columns}
-    names = list(columns)
-    if name not in columns:
-        raise InspectionError(f"expected one of the columns {listed(names)}, got {name!r}{suggestion(name, names)}")
-    if columns[name].kind == "dropped":
-        raise InspectionError(f"column {name!r} was dropped in training: no value of it changes the prediction")
-    return columns[name]
-
-
 def own_table(run: Run, data: Table | pd.DataFrame | None) -> Table:
     """Read the table of a run: the one given, or the one that its record names."""
     target = table_of(run)[1].target
@@ -126,13 +101,6 @@ def drawn(rows: Int64[np.ndarray, " part"], most: int) -> Int64[np.ndarray, " so
     if len(rows) <= most:
         return rows
     return rows[np.sort(random_order(len(rows), 0, 2)[:most])]
-
-
-def answers(
-    network: nn.Module, preprocessor: Preprocessor, inputs: Float32[np.ndarray, "rows inputs"]
-) -> Float64[np.ndarray, "rows outputs"]:
-    """Predict by a network: probabilities of classes, or numbers [rows, 1] in the unit of the target."""
-    return in_units(forward(network, torch.from_numpy(inputs)), preprocessor)
 
 
 def in_units(outputs: Tensor, preprocessor: Preprocessor) -> Float64[np.ndarray, "rows outputs"]:
@@ -307,175 +275,6 @@ def network_importance(
     return Importance(metric, before[metric], rows, repeats, frame)
 
 
-# ---- partial dependence ----
-
-
-@dataclass(frozen=True)
-class Point:
-    """One value of a column.
-
-    Attributes:
-        value: a number (of a date days since 1970) or a category; "" where there is none. label: in words.
-        share: of the training rows that have at most this number, or have this category, or have no value.
-        mean: float64 [outputs], of the prediction: probabilities of classes, or a number.
-    """
-
-    value: float | str
-    label: str
-    share: float
-    mean: Float64[np.ndarray, " outputs"]
-
-
-@dataclass(frozen=True)
-class Effect:
-    """Partial dependence (Friedman 2001) of a network on one raw column.
-
-    Attributes:
-        column: its name. kind: of its values.
-        points: numbers and dates ascending, categories by their rows; last, where blanks are told, those without one.
-        rows: of the held-out part, over which is averaged.
-    """
-
-    column: str
-    kind: Literal["number", "date", "category"]
-    points: tuple[Point, ...]
-    rows: int
-
-    def to_json(self, outputs: Sequence[int]) -> dict[str, Any]:
-        """Write as plain JSON values; outputs: those of the network that are wanted."""
-        points = [vars(point) | {"mean": point.mean[list(outputs)].tolist()} for point in self.points]
-        return vars(self) | {"points": points}
-
-
-def curves(
-    network: nn.Module,
-    preprocessor: Preprocessor,
-    column: str,
-    rows: pd.DataFrame,
-    values: Sequence[Any],
-    weights: Weights | None = None,
-) -> Float64[np.ndarray, "values outputs"]:
-    """Predict rows in which a column has one value after the other, by scikit-learn's partial dependence.
-
-    Args:
-        rows: raw. values: as they would stand in the table. weights: how much each row counts; None: all alike.
-
-    Returns:
-        the mean of what is predicted: probabilities of classes, or numbers in the unit of the target.
-    """
-    network = settled(network)
-    with_values = rows.iloc[[0] * len(values)].reset_index(drop=True)
-    with_values[column] = pd.Series(list(values), dtype=object)
-    inputs = np.vstack([preprocessor.transform(rows), preprocessor.transform(with_values)])
-    estimator = ByRowNumber(
-        inputs, [preprocessor.inputs_of(column)], lambda inputs: answers(network, preprocessor, inputs)
-    )
-    at = len(rows) + np.arange(len(values), dtype=np.float64)
-    found: Any = partial_dependence(
-        estimator, estimator.own(len(rows)), [0], custom_values={0: at}, kind="average", sample_weight=weights
-    )
-    return found["average"].T
-
-
-def effects(
-    model: Run | Fitted,
-    columns: Sequence[str],
-    data: Table | pd.DataFrame | None = None,
-    *,
-    rows: pd.DataFrame | None = None,
-) -> list[Effect]:
-    """Measure the partial dependence of the exact network of a run on raw columns, by the weights of the rows.
-
-    Args:
-        model: a run, from `htaf.runs.open_run`, or a fitted estimator.
-        columns: that it reads; those without a value in the training rows are left out.
-        data: as `htaf.inspection.importance` takes it; its values are tried.
-        rows: raw rows, over which is averaged; None: up to 500 rows of the test part.
-
-    Raises:
-        InspectionError: a column that the network does not read. RunError: another table than that of the training.
-    """
-    run, preprocessor = table_of(model)
-    table = own_table(run, data)
-    parts = rows_for_figures(run, table)
-    network = run.model(exact=run.has_step)
-    if rows is None:
-        chosen = drawn(parts.test, CURVES)
-        given, weights = table.features.iloc[chosen], table.weights_of(chosen)
-    else:
-        given, weights = preprocessor.named(rows), None
-    found = []
-    for name in columns:
-        column = column_of(preprocessor, name)
-        training = read(column, table.features[name].iloc[parts.train])
-        tried = values_of(column, training)
-        if not tried:
-            continue
-        as_given = [value for _, _, value in tried]
-        means = curves(network, preprocessor, name, given, as_given, weights)
-        points = [
-            Point(value, (text if isinstance(text, str) else f"{text:.10g}") or "missing", share, mean)
-            for (share, value, text), mean in zip(tried, means, strict=True)
-        ]
-        kind: Any = column.kind if column.kind in ("number", "date") else "category"
-        found.append(Effect(name, kind, tuple(points), len(given)))
-    return found
-
-
-def values_of(column: Column, training: np.ndarray) -> list[Tried]:
-    """Choose the values of a column that are tried.
-
-    Args:
-        training: its values in the training rows, as `read` gives them.
-    """
-    if column.kind in ("category", "encoded"):
-        count = pd.Series(training[training != RARE]).value_counts(sort=True).head(FEW)
-        return [(n / len(training), str(name), str(name)) for name, n in count.items()]
-    plain = np.sort(training[~np.isnan(training)])
-    if not len(plain):
-        return []
-    distinct = np.unique(plain)
-    values = distinct if len(distinct) <= FEW else np.unique(np.quantile(plain, QUANTILES, method="inverted_cdf"))
-    shares = np.searchsorted(plain, values, side="right") / len(plain)
-    if len(distinct) == 1:  # a flag
-        shares = np.array([len(plain) / len(training)])
-    as_given = partial(_date, zoned=column.zoned) if column.kind == "date" else float
-    tried: list[Tried] = [(float(share), float(v), as_given(v)) for share, v in zip(shares, values, strict=True)]
-    if column.missing:
-        tried.append((float(np.isnan(training).mean()), "", ""))
-    return tried
-
-
-def _date(days: float, *, zoned: bool) -> str:
-    """Write a point in time as ISO 8601: in UTC if the column has a zone, else without the hour at midnight."""
-    moment = pd.Timestamp(0) + pd.Timedelta(days=days).round("us")
-    if zoned:
-        return f"{moment.round('s')}Z"
-    return str(moment.date()) if moment == moment.normalize() else str(moment.round("s"))
-
-
-def read(column: Column, raw: pd.Series) -> Shaped[np.ndarray, " rows"]:
-    """Raw values as a network reads them: spellings of one category are one, rare and new ones are `RARE` where they
-    share an input, dates are read in the order of the training.
-
-    Args:
-        column: not a dropped one. raw: any dtype, [rows].
-    Returns:
-        object of str, "" where missing; float64 of a number or a date (days since 1970), NaN where missing or a code.
-    Raises:
-        DataError: a text that is no number or no date.
-    """
-    values = read_values(column, raw)
-    if column.kind in ("category", "encoded"):
-        at = places(column, values)
-        names = np.array([*column.categories, RARE], dtype=object)[at]  # -1 is the last
-        return names if column.other else np.where(at < 0, values, names)
-    if column.kind == "date":
-        days = values.astype("datetime64[us]").astype(np.int64) / dates.DAY
-        return np.where(np.isnat(values), np.nan, days)
-    return np.where(np.isin(values, column.codes), np.nan, values) if column.codes else values
-
-
 # ---- reasons of a row ----
 
 
@@ -546,52 +345,3 @@ def _likeliest(outputs: Float32[Tensor, "1 outputs"], target: Target) -> tuple[i
     others = outputs[0].clone()
     others[first] = -torch.inf
     return first, int(others.argmax())
-
-
-# ---- what if ----
-
-
-@dataclass(frozen=True)
-class WhatIf:
-    """Predictions of rows as they are and as they would be.
-
-    Attributes:
-        before, after: as `htaf.runs.Run.predict` gives them.
-        notes: what was handled in the changed rows.
-    """
-
-    before: pd.DataFrame
-    after: pd.DataFrame
-    notes: tuple[Note, ...]
-
-
-def what_if(model: Run | Fitted, changes: Mapping[str, Any], rows: pd.DataFrame) -> WhatIf:
-    """Say what changes in the predictions of raw rows when columns have other values.
-
-    Args:
-        model: a run, from `htaf.runs.open_run`, or a fitted estimator.
-        changes: raw values by column, as they would stand in the table: numbers, text, None or "" for missing.
-        rows: the columns that it was trained on, by name.
-
-    Raises:
-        InspectionError: no change, or a column that the network does not read.
-        DataError: rows lack a column, or rows or changes hold values that cannot be used, such as text for a number.
-    """
-    run, preprocessor = table_of(model)
-    if not isinstance(changes, Mapping):
-        raise InspectionError(f"expected values by column, then the rows, got {type(changes).__name__} first")
-    if not changes:
-        raise InspectionError("expected at least one column to change, got none")
-    network, changed = run.model(exact=run.has_step), preprocessor.named(rows)
-    for name, value in changes.items():
-        column_of(preprocessor, name)
-        # as a column of its own, as of a file: a whole number beside fractions must not become another category
-        changed[name] = pd.Series([value] * len(rows), index=rows.index, dtype=object)
-
-    def said(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[Note]]:
-        inputs, notes = preprocessor.transform_with_notes(rows)
-        return predicted(forward(network, torch.from_numpy(inputs)), preprocessor, changed.index), notes
-
-    before, _ = said(rows)
-    after, notes = said(changed)
-    return WhatIf(before, after, tuple(note for note in notes if note.column in changes))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import itertools
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +18,7 @@ from jaxtyping import Bool, Float32, Float64, Int64, Integer, Shaped
 from torch import nn
 
 from htaf.data.parts import Part, TableBatches
-from htaf.models.mlp import MLP, Thermometer
+from htaf.models.mlp import MLP, Leaves, Thermometer
 from htaf.training.finish import refitted
 from htaf.training.problems import Problem
 from htaf.training.runs.metrics import loss_function
@@ -39,42 +38,61 @@ SHARES = tuple(k / 20 for k in range(21))  # by which the bits may count
 CHUNK = 8192  # rows at once where nothing is learned
 
 And = tuple[tuple[int, int, bool], ...]  # column, threshold, and whether it is reached
+Values = Float64[np.ndarray, "rows outputs"]
 Outputs = Float64[np.ndarray, " outputs"]
 
 
 @dataclass(frozen=True)
-class Known:
-    """Rows that trees learn from, or that say when they have learned enough.
+class Rows:
+    """What trees and readable networks learn from.
 
-    codes: how many thresholds of each column a row reaches. start: the outputs that the trees are added to. y: numbers
-    [rows, 1], or class codes [rows]. weights: of mean 1; None: all rows count alike.
+    codes: how many thresholds of each column a row reaches. counts: thresholds of each column; the bits are those of
+    the first column, of the second, and so on. y: numbers [rows], or class codes. classes: 0 of numbers. weights: of
+    mean 1. start: the outputs that trees are added to.
     """
 
     codes: Integer[np.ndarray, "rows columns"]
-    start: Float64[np.ndarray, "rows outputs"]
-    y: Shaped[np.ndarray, "rows ..."]
-    weights: Float64[np.ndarray, " rows"] | None = None
+    counts: tuple[int, ...]
+    y: Shaped[np.ndarray, " rows"]
+    classes: int
+    weights: Float64[np.ndarray, " rows"]
+    start: Values
 
-    def loss(self, outputs: Float64[np.ndarray, "rows outputs"]) -> float:
-        """The mean squared error, or the mean cross-entropy."""
-        task = "regression" if self.y.ndim == 2 else "classification"
-        weights = None if self.weights is None else torch.from_numpy(self.weights)
-        y = self.y.astype(np.float64 if self.y.ndim == 2 else np.int64, copy=False)
-        return float(loss_function(task)(torch.from_numpy(outputs), torch.from_numpy(y), weights))
+    @property
+    def outputs(self) -> int:
+        """Scores of a row; of two classes the second alone has one."""
+        return 1 if self.classes < 3 else self.classes
 
-    def derivatives(
-        self, outputs: Float64[np.ndarray, "rows outputs"]
-    ) -> tuple[Float64[np.ndarray, "rows outputs"], Float64[np.ndarray, "rows outputs"]]:
-        """The first and second ones of each row's loss (of half the squared error), times its weight."""
-        if self.y.ndim == 2:
-            slope, curve = outputs - self.y, np.ones_like(outputs)
-        else:
-            slope = np.exp(outputs - np.logaddexp.reduce(outputs, axis=1)[:, None])
-            curve = np.maximum(slope * (1 - slope), 1e-6)
-            slope[np.arange(len(outputs)), self.y] -= 1
-        if self.weights is None:
-            return slope, curve
-        return slope * self.weights[:, None], curve * self.weights[:, None]
+    @property
+    def first(self) -> Int64[np.ndarray, " columns"]:
+        """The place of each column's first bit, and the number of bits."""
+        return np.cumsum([0, *self.counts])
+
+    def some(self, rows: np.ndarray) -> Rows:
+        """Take these rows alone."""
+        taken = {name: getattr(self, name)[rows] for name in ("codes", "y", "weights", "start")}
+        return replace(self, **taken)
+
+    def bits(self) -> Float32[np.ndarray, "rows bits"]:
+        """The thermometer."""
+        made = [self.codes[:, j : j + 1] > np.arange(count) for j, count in enumerate(self.counts)]
+        return np.concatenate(made, 1).astype(np.float32)
+
+    def slopes(self, f: Values) -> tuple[Values, Values]:
+        """Of each row's likelihood, and its curvature, both times the row's weight; numbers have a variance of 1."""
+        if not self.classes:
+            return (self.y[:, None] - f) * self.weights[:, None], self.weights[:, None]
+        p = 1 / (1 + np.exp(-f)) if self.outputs == 1 else np.exp(f - np.logaddexp.reduce(f, axis=1)[:, None])
+        is_class = self.y[:, None] == (np.ones(1) if self.outputs == 1 else np.arange(self.classes))
+        return (is_class - p) * self.weights[:, None], np.maximum(p * (1 - p), 1e-4) * self.weights[:, None]
+
+    def losses(self, f: Values) -> Float64[np.ndarray, " rows"]:
+        """Of each row: half of the squared error, or the cross-entropy."""
+        if not self.classes:
+            return (self.y - f[:, 0]) ** 2 / 2 * self.weights
+        if self.outputs == 1:
+            return (np.logaddexp(0, f[:, 0]) - self.y * f[:, 0]) * self.weights
+        return (np.logaddexp.reduce(f, axis=1) - f[np.arange(len(f)), self.y]) * self.weights
 
 
 @dataclass(frozen=True)
@@ -91,7 +109,7 @@ class Ands:
 
 
 @dataclass(frozen=True)
-class _Tree:
+class Tree:
     """A tree of full depth: by level, of each node, the column that it asks, the threshold, and whether it asks at all,
     else all rows go left; and what each leaf says."""
 
@@ -124,31 +142,27 @@ class _Tree:
         return found
 
 
-def boosted(train: Known, validation: Known, counts: Sequence[int], most: int, seed: int) -> Ands:
+def boosted(train: Rows, validation: Rows, most: int, seed: int) -> Ands:
     """The leaves of trees that each lower the loss of those before: Newton's steps, as many trees as are best on the
     validation rows.
 
     Args:
-        counts: thresholds of each column; the bits are those of the first column, of the second, and so on.
         most: leaves; equal ones of several trees are one.
 
     Source: Friedman 2001, "Greedy function approximation"; second order as Chen and Guestrin 2016.
     """
-    rng, bins, classes = np.random.default_rng(seed), np.array(counts) + 1, train.start.shape[1]
-    asked, least = np.flatnonzero(bins > 1), least_rows(sum(counts), len(train.start))
+    rng, bins, outputs = np.random.default_rng(seed), np.array(train.counts) + 1, train.outputs
+    asked, least = np.flatnonzero(bins > 1), least_rows(sum(train.counts), len(train.start))
+    rate = RATE if outputs == 1 else RATE * (outputs - 1) / outputs  # curvatures of a diagonal alone: too far a step
     now, seen = train.start.copy(), validation.start.copy()
-    best, rounds, kept = validation.loss(seen), 0, 0
+    best, rounds, kept = validation.losses(seen).mean(), 0, 0
     found = dict[And, list[tuple[int, Outputs]]]()
     while rounds < min(kept + PATIENCE, MOST_TREES):
-        slope, curve = train.derivatives(now)
-        if classes == 2:
-            slope, curve = slope[:, 1:], curve[:, 1:]  # those of the first class are the same with another sign
-        columns = _columns(rng, asked, min(len(now), MOST_ROWS) * slope.shape[1])
+        slope, curve = (np.broadcast_to(of, now.shape) for of in train.slopes(now))
+        columns = _columns(rng, asked, min(len(now), MOST_ROWS) * outputs)
         rows = _rows(rng, len(now))
-        tree = _grown(train.codes[rows], slope[rows], curve[rows], bins, columns, least)
-        if classes > 1:  # with all classes' curvatures along the diagonal a step goes too far
-            value = tree.value * (classes - 1) / classes
-            tree = _Tree(tree.levels, np.hstack([-value, value]) if classes == 2 else value)
+        tree = grown(train.codes[rows], slope[rows], curve[rows], bins, columns, least)
+        tree = replace(tree, value=rate * tree.value)
         paths = tree.paths()
         if len(found) + len(paths.keys() - found.keys()) > most:
             break
@@ -157,10 +171,10 @@ def boosted(train: Known, validation: Known, counts: Sequence[int], most: int, s
         now += tree.of(train.codes)
         seen += tree.of(validation.codes)
         rounds += 1
-        if (loss := validation.loss(seen)) < best:
+        if (loss := validation.losses(seen).mean()) < best:
             best, kept = loss, rounds
     values = {path: [value for at, value in each if at < kept] for path, each in found.items()}
-    return _as_bits({path: np.sum(each, 0) for path, each in values.items() if each}, np.cumsum([0, *counts]), classes)
+    return as_bits({path: np.sum(each, 0) for path, each in values.items() if each}, train.first, outputs)
 
 
 def least_rows(cuts: int, rows: int) -> int:
@@ -211,20 +225,24 @@ class _Cuts:
         return sums[:, self.bin + 1] - sums[:, self.first[self.column]]
 
 
-def _grown(
+def grown(
     codes: Integer[np.ndarray, "rows columns"],
     slope: Float64[np.ndarray, "rows outputs"],
     curve: Float64[np.ndarray, "rows outputs"],
     bins: Int64[np.ndarray, " columns"],
     columns: Int64[np.ndarray, " some"],
     least: int,
-) -> _Tree:
-    """The tree that lowers the loss most, node by node, of these columns, with so many rows in a leaf or more."""
+    most: int = DEPTH,
+) -> Tree:
+    """The tree that lowers the loss most, node by node, of these columns, with so many rows in a leaf or more.
+
+    slope, curve: see `Rows.slopes`. bins: of each column. most: its depth.
+    """
     cuts = _Cuts.of(bins[columns])
     flat = codes[:, columns] + cuts.first
     plain, rows = bool((curve == 1).all()), np.arange(len(codes))
     node, levels = np.zeros(len(codes), np.int64), []
-    for depth in range(DEPTH):
+    for depth in range(most):
         nodes = 1 << depth
         place = flat + (node * cuts.bins)[:, None]
         gain, count = np.zeros((nodes, len(cuts.bin))), np.zeros((nodes, len(cuts.bin)))
@@ -242,18 +260,21 @@ def _grown(
         column, cut = columns[cuts.column[chosen]], cuts.bin[chosen] - cuts.first[cuts.column[chosen]]
         levels.append((column, cut, asks))
         node = 2 * node + ((codes[rows, column[node]] > cut[node]) & asks[node])
-    sums = [
-        np.stack([np.bincount(node, v[:, k], 1 << DEPTH) for k in range(slope.shape[1])], 1) for v in (slope, curve)
-    ]
-    return _Tree(levels, -RATE * sums[0] / (sums[1] + RIDGE))
+    sums = [np.stack([np.bincount(node, v, 1 << most) for v in of.T], 1) for of in (slope, curve)]
+    return Tree(levels, sums[0] / (sums[1] + RIDGE))
 
 
-def _as_bits(
+def holds(rule: And, codes: np.ndarray) -> np.ndarray:
+    """Whether a rule holds, by row."""
+    return np.all([(codes[:, j] > cut) == reached for j, cut, reached in rule], axis=0)
+
+
+def as_bits(
     values: dict[And, Outputs],
     first: Int64[np.ndarray, " columns"],
     outputs: int,
 ) -> Ands:
-    """first: the place of each column's first bit, and the number of bits."""
+    """Write ands as weights of bits; first: the place of each column's first bit, and the number of bits."""
     weight, value = np.zeros((len(values), first[-1]), np.float32), np.zeros((outputs, len(values)))
     for leaf, (path, output) in enumerate(values.items()):
         for column, cut, reached in path:
@@ -274,36 +295,49 @@ def fit_direct(net: MLP, posed: Problem) -> None:
 def fit_leaves(net: MLP, posed: Problem) -> None:
     """Make the leaves those of boosted trees on what the linear model leaves."""
     assert isinstance(net.thermometer, Thermometer)
-    assert net.leaves is not None
+    assert isinstance(net.leaves, Leaves)
     nn.init.zeros_(net.head.bias)  # the trees begin from the linear part, or from 0
     seed = torch.initial_seed()  # the training's: what is drawn next depends on the size that the network had before
-    train, validation = _known(net, posed.fitting()), _known(net, posed.choosing())
-    found = boosted(train, validation, net.thermometer.counts, net.leaves.count, seed)
+    train, validation = known(net, posed.fitting()), known(net, posed.choosing())
+    found = boosted(train, validation, net.leaves.count, seed)
     if len(found.needed):
-        weight, needed, value = (torch.from_numpy(v).float() for v in (found.weight, found.needed, found.value))
-        net.leaves.place(weight, needed, value)
+        set_leaves(net, found)
     else:
         net.leaves = None
 
 
-def _known(net: MLP, part: Part) -> Known:
-    """A part as trees take it, in chunks."""
+def set_leaves(net: MLP, ands: Ands) -> None:
+    """Give a network these leaves."""
+    outputs = net.head.out_features
+    net.leaves = Leaves(ands.weight.shape[1], len(ands.needed), outputs)
+    value = for_outputs(ands.value, outputs)
+    net.leaves.place(*(torch.from_numpy(of).float() for of in (ands.weight, ands.needed, value)))
+
+
+def for_outputs(values: Float64[np.ndarray, "scores ..."], outputs: int) -> Float64[np.ndarray, "outputs ..."]:
+    """Values of scores as a network has them: of two classes the first one has zeros."""
+    return values if len(values) == outputs else np.concatenate([np.zeros_like(values), values])
+
+
+def known(net: MLP, *parts: Part) -> Rows:
+    """Read parts as trees take them, in chunks."""
     assert isinstance(net.thermometer, Thermometer)
-    asked = [j for j, count in enumerate(net.thermometer.counts) if count]
-    first = np.cumsum([0, *(net.thermometer.counts[j] for j in asked)])[:-1]
-    codes, starts, ys = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
+    counts, outputs = net.thermometer.counts, net.head.out_features
+    asked = [j for j, count in enumerate(counts) if count]
+    first = np.cumsum([0, *(counts[j] for j in asked)])[:-1]
+    read = list[tuple[np.ndarray, np.ndarray, np.ndarray]]()
     with torch.no_grad():
-        for given, y in part:
+        for given, y in itertools.chain(*parts):
             x = net.columns(given)
-            reached = np.zeros((len(x), len(net.thermometer.counts)), np.int16)
+            reached = np.zeros((len(x), len(counts)), np.int16)
             reached[:, asked] = np.add.reduceat(net.thermometer(x).numpy(), first, axis=1)
-            codes.append(reached)
-            plain = torch.zeros(len(x), net.head.out_features) if net.direct is None else net.direct(x)
-            starts.append(plain.double().numpy())
-            ys.append(y.numpy())
-    y = np.concatenate(ys)
-    weights = None if part.weights is None else part.weights.double().numpy()
-    return Known(np.concatenate(codes), np.concatenate(starts), y, weights)
+            plain = torch.zeros(len(x), outputs) if net.direct is None else net.direct(x)
+            read.append((reached, plain.double().numpy(), y.numpy()))
+    codes, start, y = (np.concatenate(each) for each in zip(*read, strict=True))
+    weights = [np.ones(len(one)) if one.weights is None else one.weights.double().numpy() for one in parts]
+    classes, y = (0, y[:, 0].astype(np.float64)) if y.ndim == 2 else (outputs, y.astype(np.int64))
+    start = start[:, 1:] - start[:, :1] if classes == 2 else start
+    return Rows(codes, counts, y, classes, np.concatenate(weights), start)
 
 
 @torch.no_grad()

@@ -96,6 +96,11 @@ class History(Callback):
         if self.patience and epoch - max(self.best_epoch, self.count_from) >= self.patience:
             self.stopped = trainer.should_stop = True
 
+    def keep(self, net: nn.Module) -> None:
+        """Take a network as the best one that has nothing to train."""
+        self.best = {name: value.detach().clone() for name, value in net.state_dict().items()}
+        self.best_epoch, self.device, self.devices = 0, "cpu", self.now
+
     @property
     def epochs(self) -> int:
         """How many epochs have ended, up to the last validation."""

@@ -62,7 +62,7 @@ from htaf.training.distributed import (
     trainer_options,
 )
 from htaf.training.finish import activation_of, finished, result_notes, with_threshold
-from htaf.training.module import EpochBatches, Training, loaders
+from htaf.training.module import EpochBatches, Training, has_smooth, loaders
 from htaf.training.problems import Problem, data_identity, positive_of, problem, resolved, supervision
 from htaf.training.recipe import Recipe, Running, TableData
 from htaf.training.runs import (
@@ -390,7 +390,11 @@ def _lead(
 ) -> Run:
     """Train in a claimed folder, measure, write; of several processes this is the first."""
     with thread_count(record["threads"]):  # float sums depend on their number, and a resumed run must not differ
-        _train(train, net, record["threads"])
+        train.recipe.network.hold(net)
+        if any(parameter.requires_grad for parameter in net.parameters()):
+            _train(train, net, record["threads"])
+        else:
+            train.history.keep(net)
         with sharing_record(train.running.world) as records:
             run = _written(train, net, record, source)
             records.append(run.record)
@@ -409,7 +413,8 @@ def _written(
     net.load_state_dict(history.best)
     net = net.to(history.device).eval()
     real = recipe.activation.method == "relu"
-    new, steps = finished(net if real else convert.harden(net), posed, recipe, train.say, train.mean)
+    hard = convert.harden(net) if has_smooth(net) else net
+    new, steps = finished(hard, posed, recipe, train.say, train.mean)
     release_memory()  # a fit of the head holds many bits as numbers
     own = any(step["kept"] for step in steps)  # whether the exact network has weights of its own
     net, exact = (new, None) if real else (net, new)
@@ -424,6 +429,10 @@ def _written(
     results = measure(
         net, exact, posed.measured(), posed.task, posed.scale, kept, weights=posed.weights, threshold=threshold
     )
+    outside = train.weights.pop("out_of_fold", None)  # of a network whose validation rows are fitted too
+    for of_part in results.values() if outside else ():
+        if of_part is not None:
+            of_part["validation"] = outside
     layers = _layers(net, exact, posed, history.device)
     release_memory()
     for one in (net, exact):
@@ -452,6 +461,9 @@ def _written(
     if steps or recipe.exact_epoch is not None:
         record["hardening"] = {"exact_from": recipe.exact_epoch, "finish": steps}
     record["notes"] += to_record([*of_threshold, *result_notes(record, posed, net, recipe, kept)])
+    if outside:
+        said = "out of fold, each row by a network fitted without it; the run's own network is fitted to all of them"
+        record["notes"] += to_record([f"figures of the validation part are of all rows but the test part, {said}"])
     history.write()
     own_smooth = net if own and exact is not None else None
     run = finish_run(out, record, exact if own_smooth else net, posed.preprocessor, train.method, smooth=own_smooth)  # pyright: ignore[reportArgumentType]

@@ -94,7 +94,7 @@ class Training(L.LightningModule):
 
     def sharpen(self, progress: float) -> None:
         """Set the activations as they are when the share `progress` of the training is done."""
-        if self.schedule is not None and _has_smooth(self.net):
+        if self.schedule is not None and has_smooth(self.net):
             set_sharpness(self.net, self.schedule.at(progress))
 
     def on_train_end(self) -> None:
@@ -126,7 +126,7 @@ class Training(L.LightningModule):
         self.sharpen(self.global_step / self.steps)  # what is validated is the network of this moment
         if self.world > 1:
             share_buffers(self.net)
-        self._measured = [self.net, self._exact_of(self.net) if _has_smooth(self.net) else self.net]
+        self._measured = [self.net, self._exact_of(self.net) if has_smooth(self.net) else self.net]
 
     def _exact_of(self, net: nn.Module) -> nn.Module:
         """The exact network over the very tensors of this one; made anew where modules or tensors are others, and where
@@ -252,7 +252,7 @@ def _is_random(net: nn.Module) -> bool:
     return any("Drop" in type(module).__name__ and getattr(module, "p", 1.0) != 0.0 for module in net.modules())
 
 
-def _has_smooth(net: nn.Module) -> bool:
+def has_smooth(net: nn.Module) -> bool:
     return any(map(looks_smooth, net.modules()))
 
 

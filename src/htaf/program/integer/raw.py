@@ -18,7 +18,7 @@ from jaxtyping import Int64
 from htaf.data import dates
 from htaf.data.columns import spelled
 from htaf.program.integer.logic_c import Compared, compared_of
-from htaf.program.integer.ops import LUT, Array, IntegerError, Op, Steps, Take
+from htaf.program.integer.ops import LUT, Array, IntegerError, Linear, Op, Steps, Take
 from htaf.program.integer.program import Input, IntegerProgram
 
 Line = dict[str, Any]
@@ -129,7 +129,7 @@ def raw(program: IntegerProgram, columns: Sequence[Line]) -> IntegerProgram:
 
     Raises:
         IntegerError: columns are read by something else than thresholds of one number, or these by something else than
-            truth tables; lines that are none of `raw_inputs` of this program.
+            truth tables and sums; lines that are none of `raw_inputs` of this program.
     """
     number, bits, used = _thresholds(program)
     try:
@@ -144,20 +144,31 @@ def raw(program: IntegerProgram, columns: Sequence[Line]) -> IntegerProgram:
     index[used] = [places[one] for one in made]
     for op in program.ops[number:]:
         moved = replace(op, **{name: getattr(op, name) + behind for name in op.READS})
-        ops.append(replace(moved, index=index[op.index]) if isinstance(op, LUT) and op.x == number else moved)
+        if isinstance(op, LUT) and op.x == number:
+            moved = replace(moved, index=index[op.index])  # pyright: ignore[reportCallIssue]
+        elif isinstance(op, Linear) and op.x == number:
+            weight = np.zeros((len(different), len(op.weight)), np.int64)
+            np.add.at(weight, index[used], op.weight.T[used])
+            moved = replace(moved, weight=weight.T)  # pyright: ignore[reportCallIssue]
+        ops.append(moved)
     about = {**program.about, "columns": [*columns]}
     return IntegerProgram(given, tuple(ops), program.output + behind, program.unit, about)
 
 
 def _thresholds(program: IntegerProgram) -> tuple[int, list[Compared], Array]:
-    """The value that holds bits of columns, these bits, and the places of those that tables read."""
+    """The value that holds bits of columns, these bits, and the places of those that are read."""
     columns, bits = compared_of(program)
     number = min(bits, default=0)
-    later = [op for op in program.ops[number:] if op.reads != (number,) or not isinstance(op, LUT)]
-    used = [op.index.reshape(-1) for op in program.ops[number:] if isinstance(op, LUT) and op.x == number]
-    others = [op.name for op in later if min(op.reads) <= number]
+    used, others = list[Array](), list[str]()
+    for op in program.ops[number:]:
+        if op.reads == (number,) and isinstance(op, LUT):
+            used.append(op.index.reshape(-1))
+        elif number and op.reads == (number,) and isinstance(op, Linear):
+            used.append(np.flatnonzero(op.weight.any(0)))
+        elif min(op.reads) <= number:
+            others.append(op.name)
     if not program.about.get("columns") or not number or not used or others or {*columns} != {*range(number)}:
-        wanted = "columns of a table that thresholds alone read, and truth tables of these"
+        wanted = "columns of a table that thresholds alone read, and truth tables or sums of these"
         raise IntegerError(f"expected {wanted}, got {', '.join(others) or 'others'}")
     return number, bits[number], np.unique(np.concatenate(used))
 

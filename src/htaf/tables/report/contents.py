@@ -24,7 +24,8 @@ from htaf.data.notes import Note, from_record, told
 from htaf.data.parts import table_part
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table
-from htaf.tables.inspection import decided_values, effects, importance, in_units, table_of
+from htaf.tables.inspection import decided_values, importance, in_units, table_of
+from htaf.tables.readable import Reading
 from htaf.tables.report.baselines import Baseline
 from htaf.training.runs import METRICS, Run
 from htaf.training.runs.data import table_rows
@@ -44,7 +45,6 @@ BINS = 10
 MOST_CLASSES = 100  # whose whole confusion matrix is kept
 MOST_PAIRS = 20  # of classes that are taken for each other
 MOST_SHOWN = 8  # categories of a column that are named
-EFFECTS = 6  # columns whose effect is drawn, and classes whose probability is
 KINDS = {
     "number": "number", "category": "category", "encoded": "many categories", "date": "date", "dropped": "not used"
 }  # fmt: skip
@@ -252,7 +252,7 @@ def contents(
     metrics, headline, part, target = record["metrics"], record["headline"], measured.part, preprocessor.target
     found = results(metrics, headline)
     own = found[part]["smooth"] if found[part]["exact"] is None else found[part]["exact"]
-    shuffled = importance(run, table, part=part)
+    shuffled = None if run.is_readable else importance(run, table, part=part)
     of = {
         "format": FORMAT,
         "key": record["key"],
@@ -275,9 +275,9 @@ def contents(
         "intervals": measured.intervals(),
         "baselines": None if baselines is None else [dataclasses.asdict(one) for one in baselines],
         "training": training(run),
-        "importance": shuffled.to_json(),
-        "effects": of_columns(run, table, shuffled.columns),
+        "importance": None if shuffled is None else shuffled.to_json(),
         "circuit": circuit(run, table, measured) if record["model"]["kind"] == "logic" else None,
+        "readable": whole_model(run, table.features.iloc[measured.rows]) if run.is_readable else None,
         "columns": columns(preprocessor.columns),
         "left_out": left_out(record),
         "notes": told(from_record(record["notes"])),
@@ -300,21 +300,32 @@ def contents(
     }
 
 
-def of_columns(run: Run, table: Table, shuffled: pd.DataFrame) -> dict[str, Any]:
-    """Effects of the strongest columns, those without which the network is worse by more than the spread of shuffles.
+def whole_model(run: Run, rows: pd.DataFrame) -> dict[str, Any]:
+    """Say all that a readable network is.
 
     Returns:
-        {"outputs": numbers of the classes whose probability is shown, [0] of a regression; "columns": a list of
-        `htaf.inspection.Effect`}: of two classes the second, of more those whose probability moves most.
+        {"outputs": names, "unit": of a logit, or of the unit of the target; "center": the number of 0 points, None of
+        classes; "bias": points; "terms": [{"name", "rule", "kind", "levels": [{"text", "end", "points", "share": of the
+        rows}]}]; "row": of the first row, by term, its points}.
     """
-    strong = shuffled[(shuffled["worse"] > 0) & (shuffled["worse"] > shuffled["std"])].index[:EFFECTS].tolist()
-    found = effects(run, strong, table)
-    count = len(table.classes)
-    outputs = [0] if not count else [1] if count == 2 else list(range(count))
-    if count > EFFECTS:
-        moved = sum((np.ptp([point.mean for point in one.points], axis=0) for one in found), np.zeros(count))
-        outputs = sorted(np.argsort(-moved, kind="stable")[:EFFECTS].tolist())
-    return {"outputs": outputs, "columns": [one.to_json(outputs) for one in found]}
+    reading, terms = Reading(run), list[dict[str, Any]]()
+    target, own = reading.known.target, reading.points(rows.head(1)).iloc[0]
+    for term, shares in zip(reading.terms, reading.shares(rows), strict=True):
+        levels = [
+            {"text": level.text, "end": level.end, "points": list(level.points), "share": share}
+            for level, share in zip(term.levels, shares, strict=True)
+        ]
+        ends = [one["end"] for one in levels if one["end"] is not None]
+        terms.append({"name": term.name, "rule": term.rule, "kind": "number" if ends else "category", "levels": levels})
+    numbers = target.task == "regression"
+    return {
+        "outputs": list(reading.outputs),
+        "unit": reading.unit * (target.std if numbers else 1.0),
+        "center": target.mean if numbers else None,
+        "bias": reading.bias.tolist(),
+        "terms": terms,
+        "row": [{"name": str(name), "points": int(points)} for name, points in own.items()],
+    }
 
 
 def results(metrics: Mapping[str, Any], headline: str) -> dict[str, dict[str, Any]]:

@@ -116,13 +116,14 @@ def _svg(figure: Figure, alternative: str) -> Markup:
     return Markup(for_page(figure, prefix, f'role="img" aria-label="{words}"'))
 
 
-def _line(axes: Axes, points: Sequence[tuple[float, float | None]], kind: str) -> None:
-    """A line through points, broken where a value is missing; a point without neighbours is a dot."""
+def _line(axes: Axes, points: Sequence[tuple[float, float | None]], kind: str, *, steps: bool = False) -> None:
+    """A line through points, or steps at them, broken where a value is missing; a point without neighbours is a dot."""
     x, y = (_drawn([point[k] for point in points]) for k in (0, 1))
     known = np.concatenate([[False], np.isfinite(y), [False]])
     alone = np.flatnonzero(known[1:-1] & ~known[:-2] & ~known[2:])
     colour, dashes = LOOKS[kind]
-    axes.plot(x, y, color=colour, linestyle=dashes, marker="o", markersize=4, markevery=alone)
+    style = "steps-post" if steps else "default"
+    axes.plot(x, y, color=colour, linestyle=dashes, marker="o", markersize=4, markevery=alone, drawstyle=style)
 
 
 def _drawn(values: Sequence[float | None]) -> np.ndarray:
@@ -182,18 +183,20 @@ def spreads(bins: Sequence[dict[str, float]], target: str) -> Markup:
 
 
 def effect(found: dict[str, Any], outputs: Sequence[str], target: str) -> Markup:
-    """The prediction over the values of a column, see `htaf.inspection.Effect`, a line for each output; outputs: their
-    names."""
-    points = [point for point in found["points"] if point["value"] != ""]
-    by_name = found["kind"] == "category" or len(points) == 1  # one number: a flag, beside its blanks
-    points = found["points"] if by_name else points
+    """Draw what a column adds, see `htaf.tables.report.page`: steps over its numbers, or a dot a group of its texts.
+
+    Args:
+        found: {"column", "kind": number or category, "points": [{"value", "label", "mean": of each output}]}.
+        outputs: their names. target: what the axis says.
+    """
+    points = found["points"]
     alone = len(outputs) == 1
     first, last = points[0], points[-1]
     ends = f"{number(first['mean'][0])} at {first['label']}, {number(last['mean'][0])} at {last['label']}"
     said = f"{outputs[0] if not alone else target} over {found['column']}: {ends}."
     kinds = ["exact"] if alone else [f"c{k}" for k in range(len(outputs))]
     with styled():
-        if by_name:
+        if found["kind"] == "category":
             figure, axes = _axes(target, "", 0.7 + ROW * len(points))
             places = range(len(points))
             axes.set_yticks(places, [visible(short(point["label"], 18)) for point in points])
@@ -203,9 +206,7 @@ def effect(found: dict[str, Any], outputs: Sequence[str], target: str) -> Markup
             return _svg(figure, said)
         figure, axes = _axes(short(found["column"]), target)
         values = _drawn([point["value"] for point in points])
-        if found["kind"] == "date":  # days since 1970
-            axes.xaxis.set_major_locator(MaxNLocator(3))
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda day, _: str(np.datetime64(math.floor(day), "D"))))
         for k, kind in enumerate(kinds):
-            _line(axes, [(value, point["mean"][k]) for value, point in zip(values, points, strict=True)], kind)
+            line = [(value, point["mean"][k]) for value, point in zip(values, points, strict=True)]
+            _line(axes, line, kind, steps=True)
         return _svg(figure, said)

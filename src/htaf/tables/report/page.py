@@ -63,7 +63,7 @@ def page(values: dict[str, Any]) -> str:
             about=_about(values),
             verdict=values["verdict"],
             result=_result(values),
-            effects=_effects(values),
+            readable=_readable(values),
             thresholds=_thresholds(values),
             baselines=_baselines(values),
             training=_training(values),
@@ -294,7 +294,7 @@ def _confusion(values: dict[str, Any]) -> Section:
 
 def _importance(values: dict[str, Any]) -> Section:
     found = values["importance"]
-    if not found["columns"]:
+    if not found or not found["columns"]:
         return {}
     top = max(one["worse"] for one in found["columns"])
     rows = []
@@ -322,26 +322,52 @@ def _circuit(values: dict[str, Any]) -> Section:
     }
 
 
-def _effects(values: dict[str, Any]) -> Section:
-    """Pictures of what the strongest columns do."""
-    found, classes = values["effects"]["columns"], values["classes"]
+def _readable(values: dict[str, Any]) -> Section:
+    """The whole model of a readable network: pictures, the card, and the sum of one row."""
+    found = values["readable"]
     if not found:
         return {}
-    names = [classes[place] for place in values["effects"]["outputs"]] if classes else [values["target"]]
-    alone = len(names) == 1
-    axis = (f"probability of {short(names[0], 18)}" if alone else "probability") if classes else short(names[0], 24)
-    shown = []
-    for one in found:
-        share = "share of the training rows" if one["kind"] == "category" else "training rows up to it"
-        heads = ("value", share, *(["mean"] if alone else names))
-        rows = [[p["label"], f"{p['share']:.0%}", *map(number, p["mean"])] for p in one["points"]]
-        picture = drawing.effect(one, names, axis)
-        shown.append({"name": one["column"], "picture": picture, "heads": heads, "rows": rows})
+    outputs, unit, several = found["outputs"], found["unit"], len(found["outputs"]) > 1
+    names = outputs if several else ["points"]
+    shown, card = [], [["every row", "", "", *(f"{points:+,}" for points in found["bias"])]]
+    for term in found["terms"]:
+        rows = [[one["text"], f"{one['share']:.1%}", *(f"{p:+,}" for p in one["points"])] for one in term["levels"]]
+        card += [[term["name"] if k == 0 else "", *row] for k, row in enumerate(rows)]
+        if not term["rule"]:
+            shown.append({"name": term["name"], "picture": drawing.effect(_drawn(term), names, "points")})
+    said = f"Of a row add up the points; {values['target']} is {number(found['center'])} + {unit:.6g} x points."
+    if found["center"] is None:
+        said = f"Of a row add up the points s; the probability of {outputs[0]} is 1 / (1 + exp(-{unit:g} s))."
+    if several:
+        said = f"Of a row add up the points s of each class; its probability is proportional to exp({unit:g} s)."
+    row = [[one["name"], f"{one['points']:+,}"] for one in found["row"]]
+    total = sum(one["points"] for one in found["row"])
     return {
+        "said": said,
         "columns": shown,
-        "rows": found[0]["rows"],
-        "legend": [] if alone else [(f"c{k}", short(name)) for k, name in enumerate(names)],
+        "legend": [(f"c{k}", short(name)) for k, name in enumerate(names)] if several else [],
+        "heads": ("column", "value", "rows", *names),
+        "card": card,
+        "numbers": range(2, 3 + len(names)),
+        "row": [*row, ["sum", f"{total:+,}"]],
+        "output": outputs[0],
     }
+
+
+def _drawn(term: dict[str, Any]) -> dict[str, Any]:
+    """A term as `htaf.tables.report.drawing.effect` takes it: of a number from a little below its first step to a
+    little above its last one."""
+    levels = [one for one in term["levels"] if one["end"] is not None or term["kind"] == "category"]
+    points = [{"value": one["end"] or 0.0, "label": one["text"], "mean": one["points"]} for one in levels]
+    if term["kind"] == "number":
+        first, last = points[0]["value"], points[-1]["value"]
+        edge = (last - first) / 10 or abs(first) / 10 or 1.0
+        points = [
+            {"value": first - edge, "label": term["levels"][0]["text"], "mean": term["levels"][0]["points"]},
+            *points,
+        ]
+        points.append(points[-1] | {"value": last + edge})
+    return {"column": term["name"], "kind": term["kind"], "points": points}
 
 
 def _thresholds(values: dict[str, Any]) -> Section:

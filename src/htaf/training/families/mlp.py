@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 
 MOST_BITS = 16_384  # of all inputs together, where each can have more than one
+FITTED_BITS = 1024  # of a readable network before steps are fused
 BITS_OF_A_ROW = 16  # more are not supported by the rows, and take time
 FEWEST_LEAVES, MOST_LEAVES = 16, 65_536  # a tree has 16
 
@@ -39,7 +40,8 @@ class MLPNetwork(Network):
     """The multi-layer perceptron.
 
     Args:
-        hidden: Sizes of the hidden layers, of each member.
+        hidden: Sizes of the hidden layers, of each member; none: the readable network, a sum of step functions of the
+            columns and of rules, which is fitted in closed form.
         batch_norm: Normalise the pre-activations.
         members: Networks of one hidden layer beside each other, each with its own loss; the output is their mean.
         thresholds: Most bits of a thermometer for each input, at quantiles of the training rows, fewer where there are
@@ -52,6 +54,12 @@ class MLPNetwork(Network):
         leaves: Add boosted trees over the thermometer, of so many leaves at most, each a hidden unit: fitted next, so
             that the bits learn what they leave; 0: none.
         weights: int8, int4: of layers over bits on a grid of integers, so that all sums are exact, see docs/packed.md.
+        terms: Of a readable network: columns and pairs of columns, at most.
+        steps: Of a readable network: steps and rules, at most; 0: as many as are best out of fold.
+        pairs: Of a readable network: pairs of columns that have rules, at most.
+        points: Of a readable network: the largest integer of a step, for a score that is summed by hand; 0: fine ones.
+        monotone: Of a readable network: columns with which the prediction, or the score of the second of two classes,
+            must not fall (+age) or not rise (-age).
     """
 
     family: ClassVar[str] = "mlp"
@@ -64,6 +72,11 @@ class MLPNetwork(Network):
     direct: bool = False
     leaves: int = 0
     weights: Weights = "float"
+    terms: int = 30
+    steps: int = 0
+    pairs: int = 10
+    points: int = 0
+    monotone: tuple[str, ...] = ()
 
     def check(self) -> None:
         self.expect_all(("members",), lambda v: 1 <= v <= 1024, "must lie in 1 to 1,024")
@@ -71,14 +84,28 @@ class MLPNetwork(Network):
         fits = f"must be 0 or lie in {FEWEST_LEAVES} to {MOST_LEAVES:,}"
         self.expect_all(("leaves",), lambda v: v == 0 or FEWEST_LEAVES <= v <= MOST_LEAVES, fits)
         self.expect_all(("dropout",), lambda v: 0 <= v < 1, "must lie in [0, 1)")
+        self.expect_all(("terms",), lambda v: 1 <= v <= 1024, "must lie in 1 to 1,024")
+        self.expect_all(("steps", "points"), lambda v: 0 <= v <= 2**15, f"must lie in 0 to {2**15:,}")
+        self.expect_all(("pairs",), lambda v: 0 <= v <= self.terms, "must lie in 0 to the number of terms")
+        signed = all(len(name) > 1 and name[0] in "+-" for name in self.monotone)
+        expect(signed, "monotone must be names of columns behind + or -", self.monotone)
         single = self.members == 1 or len(self.hidden) == 1
         expect(single, f"{self.members} members must have one hidden layer each", self.hidden)
-        sizes = len(self.hidden) > 0 and all(type(size) is int and 1 <= size < LIMIT for size in self.hidden)
+        sizes = all(type(size) is int and 1 <= size < LIMIT for size in self.hidden)
+        expect(
+            bool(self.hidden or self.thresholds),
+            "a network without hidden layers must have thresholds",
+            self.thresholds,
+        )
         expect(sizes, f"hidden sizes must be integers in 1 to {LIMIT - 1:,}", self.hidden)
 
     @property
     def normalised(self) -> bool:
         return self.batch_norm
+
+    @property
+    def on_grid(self) -> bool:
+        return super().on_grid or not self.hidden
 
     def model(self, inputs: Mapping[str, Any], outputs: int, activation: Mapping[str, Any]) -> dict[str, Any]:
         more: dict[str, Any] = {}
@@ -93,7 +120,7 @@ class MLPNetwork(Network):
             more["thresholds"] = [
                 count - 1 if place in discrete else min(most, count - 1) for place, count in enumerate(inputs["levels"])
             ]
-            if self.leaves and any(more["thresholds"]):
+            if self.leaves and self.hidden and any(more["thresholds"]):
                 more["leaves"] = self.leaves
         model = {
             "kind": "mlp",
@@ -109,12 +136,16 @@ class MLPNetwork(Network):
     def _most(self, inputs: Mapping[str, Any]) -> int:
         """Thresholds of an input, by how many values each has: fewer where there are so many inputs that their bits
         would be more than `_most_bits`, at least one."""
-        most, levels = _most_bits(inputs), inputs["levels"]
+        most, levels = self._most_bits(inputs), inputs["levels"]
         fits = (count for count in range(self.thresholds, 1, -1) if sum(min(count, n - 1) for n in levels) <= most)
         return next(fits, min(self.thresholds, 1))
 
+    def _most_bits(self, inputs: Mapping[str, Any]) -> int:
+        """Of all inputs together; without a number of rows as for many."""
+        return min(MOST_BITS if self.hidden else FITTED_BITS, BITS_OF_A_ROW * inputs.get("rows", MOST_BITS))
+
     def reads(self, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-        count, levels, most = self._most(inputs), inputs["levels"], _most_bits(inputs)
+        count, levels, most = self._most(inputs), inputs["levels"], self._most_bits(inputs)
         if count == self.thresholds or max(levels) - 1 <= count:
             return ()
         rows = f", {BITS_OF_A_ROW} for each of {inputs['rows']:,} training rows" if most < MOST_BITS else ""
@@ -125,11 +156,14 @@ class MLPNetwork(Network):
         )
 
     def unread(self, method: str) -> dict[str, str]:
-        found = {} if self.thresholds else {"leaves": "thresholds 0"}
+        readable = ("terms", "steps", "pairs", "points", "monotone")
+        if not self.hidden:
+            return dict.fromkeys(("batch_norm", "members", "dropout", "direct", "leaves", "weights"), "hidden none")
+        found = dict.fromkeys(readable, "hidden layers") | ({} if self.thresholds else {"leaves": "thresholds 0"})
         return found | ({"weights": "method relu"} if method == "relu" else {})
 
     def title(self) -> str:
-        sizes = f"MLP {'-'.join(map(str, self.hidden))}"
+        sizes = f"MLP {'-'.join(map(str, self.hidden))}" if self.hidden else "readable network"
         return titled(sizes if self.members == 1 else f"{self.members} {sizes}", self.weights)
 
     def initialise(self, net: nn.Module, posed: Problem) -> dict[str, Any]:
@@ -139,6 +173,11 @@ class MLPNetwork(Network):
         assert isinstance(net, MLP)
         if isinstance(net.thermometer, Thermometer):
             net.thermometer.place(net.columns(posed.examples(sys.maxsize)))
+        if not self.hidden:
+            from htaf.training.additive import Options, fit_readable
+
+            asked = Options(self.terms, self.steps, self.pairs, self.points, self.monotone)
+            return {"out_of_fold": fit_readable(net, posed, asked)}
         if net.direct is not None:
             fit_direct(net, posed)
         if net.leaves is not None:
@@ -149,13 +188,14 @@ class MLPNetwork(Network):
         from htaf.models.mlp import MLP
 
         assert isinstance(net, MLP)
-        asked = self.leaves and self.thresholds
-        return {"leaves": 0 if net.leaves is None else net.leaves.count} if asked else {}
+        asked = (self.leaves and self.thresholds) or not self.hidden
+        found: dict[str, Any] = {"leaves": 0 if net.leaves is None else net.leaves.count} if asked else {}
+        return found | ({} if self.hidden else {"thresholds": [*net.thermometer.counts]})  # pyright: ignore
 
     def hold(self, net: nn.Module) -> None:
         from htaf.models.mlp import MLP
 
-        for part in net.fitted if isinstance(net, MLP) else ():
+        for part in (net.fitted if self.hidden else [net]) if isinstance(net, MLP) else ():
             part.requires_grad_(False)  # see `initialise`
 
     def refits(self, task: str) -> bool:
@@ -166,7 +206,8 @@ class MLPNetwork(Network):
         from htaf.models.mlp import MLP
         from htaf.training.boosting import shrunk
 
-        return {"shrink": lambda net: shrunk(net, posed)} if isinstance(net, MLP) and net.fitted else {}
+        learned = self.hidden and isinstance(net, MLP) and net.fitted
+        return {"shrink": lambda net: shrunk(net, posed)} if learned else {}
 
     def groups(self, net: nn.Module, lr: float) -> list[Any]:
         from htaf.models.mlp import MLP
@@ -193,11 +234,6 @@ class MLPNetwork(Network):
         if self.members == 1:
             return loss(net(x), y)
         return loss(net.member_outputs(x).flatten(0, 1), y.repeat_interleave(self.members, 0))
-
-
-def _most_bits(inputs: Mapping[str, Any]) -> int:
-    """Of all inputs together; without a number of rows as for many."""
-    return min(MOST_BITS, BITS_OF_A_ROW * inputs.get("rows", MOST_BITS))
 
 
 def tabular_exact() -> Recipe:
@@ -240,6 +276,13 @@ def tabular_members() -> Recipe:
     return Recipe(network, TableData(), activation, training, Hardening(recalibrate=True, refit=True))
 
 
+def readable() -> Recipe:
+    """A network that is its own explanation: step functions of the columns and rules of pairs of them, at most 30
+    terms, chosen out of fold. Chosen on those tables of `benchmarks/foreign_tables.py` that choose."""
+    network = MLPNetwork(hidden=(), batch_norm=False, thresholds=128)
+    return Recipe(network, TableData(), Activation(sharpen=False), Optimization(epochs=1, patience=0), Hardening())
+
+
 def _suited(given: Mapping[str, Any]) -> str:
     """Several members have one hidden layer each: more layers are of one network."""
     sizes = given.get("hidden")  # of an estimator it may be anything
@@ -255,10 +298,12 @@ FAMILY = Family(
         "tabular-members": tabular_members,
         "tabular-exact": tabular_exact,
         "tabular-mlp": tabular_mlp,
+        "readable": readable,
     },
     recipes_help="tabular-residual: a linear part, leaves of boosted trees on their thermometer, and "
     "two networks of one hidden layer on it for what these leave, 300 steps and 8 epochs; tabular-members: eight such "
     "networks alone, 40 epochs; tabular-exact, which several hidden layers start from: 30 epochs, then norms and head "
-    "fitted to the exact network; tabular-mlp: at most 100 epochs, no steps after them.",
+    "fitted to the exact network; tabular-mlp: at most 100 epochs, no steps after them; readable: step functions "
+    "of the columns and rules of pairs of them, integers that anybody can add up.",
     suited=_suited,
 )

@@ -109,7 +109,8 @@ def build_run(run: Run) -> IntegerProgram:
     """
     if not run.has_step:
         raise RunError(f"expected a run with steps, {run.path} is a plain network (method relu)")
-    if run.record["model"]["kind"] != "logic" and run.record["recipe"].get("weights", "float") == "float":
+    exact = run.is_readable or run.record["model"]["kind"] == "logic"
+    if not exact and run.record["recipe"].get("weights", "float") == "float":
         flag = option("--weights int8", 'weights="int8"')
         raise IntegerError(f"expected a run with integer weights, {run.path} has real ones: train with {flag}")
     model, known, about = run.model(), run.preprocessor(), dict[str, Any]()

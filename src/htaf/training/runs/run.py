@@ -89,7 +89,12 @@ class Run:
                 model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         except Exception as error:  # networks raise nearly everything on a description that makes no sense
             raise RunError(f"{file} cannot be read: {first_line(error)}") from None
-        return (convert.harden(model) if exact and self.has_step else model).eval()
+        return (convert.harden(model) if exact and self.has_step and not self.is_readable else model).eval()
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether the network is a sum of steps and rules, see `htaf.tables.readable`; it is exact as it is."""
+        return self.record["model"].get("hidden") == []
 
     @property
     def has_step(self) -> bool:

@@ -98,7 +98,8 @@ def export_program(
     """Write the exact network of a run as integers alone: a program, C99, Verilog, or ONNX.
 
     The network was trained with weights on a grid. Its integer program is compared with it on all rows of a part before
-    anything is written: no prediction may differ. Logic networks of tables take raw columns in C, Verilog and ONNX, see
+    anything is written: no prediction may differ. Readable and logic networks of tables take raw columns in C, Verilog
+    and ONNX, see
     `raw_inputs`; their program of these is compared too.
 
     Args:
@@ -123,8 +124,8 @@ def export_program(
         x = _integers_of(run, program, rows)
         found = _network(run, program, rows, _run(program, x, progress))
         others, said = found.predictions, tuple[str, ...]()
-        logic = run.record["model"]["kind"] == "logic"
-        if logic and not isinstance(own, Images) and to != "integer":  # which is the packed file too
+        from_raw = run.is_readable or run.record["model"]["kind"] == "logic"
+        if from_raw and not isinstance(own, Images) and to != "integer":  # which is the packed file too
             try:
                 inputs = raw_inputs(program, values_of(program.about["columns"], raw_part(run, own, "all")))
             except IntegerError as error:

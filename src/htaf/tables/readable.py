@@ -1,0 +1,309 @@
+"""A readable run as it stands: its steps and rules in words, what each adds to a row, and the run with a step changed.
+
+All numbers are points, integers times one power of two. The words are the model: `Reading.points` computes by them.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import safetensors.torch
+import torch
+from jaxtyping import Bool, Int64
+
+from htaf.data import dates
+from htaf.data.columns import spelled
+from htaf.data.tabular import Table
+from htaf.models.mlp import MLP, Leaves, Thermometer
+from htaf.program.integer.program import Input
+from htaf.program.integer.raw import prepared_column
+from htaf.program.packed.nodes import on_powers
+from htaf.tables.inspection import Fitted, InspectionError, own_table, table_of
+from htaf.training.additive import shortest
+from htaf.training.runs import Run, content_hash
+from htaf.training.runs.data import rows_are_known
+from htaf.training.runs.folder import HASHED, MODEL
+from htaf.training.runs.integer import inputs_of, values_of
+
+SHOWN = 6  # texts of a group that are named
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A bit in words. said, given: its input, see `htaf.training.runs.integer.inputs_of`. least: from which integer of
+    it on the bit is 1. number: the same, in the unit of a number or a part of a date. texts: for which it is 1, of
+    others."""
+
+    said: dict[str, Any]
+    given: Input
+    least: int
+    number: float = 0.0
+    texts: frozenset[str] = frozenset()
+
+    def text(self, holds: bool = True) -> str:
+        kind, column = self.said["kind"], self.said["column"]
+        if kind in ("number", "date"):
+            part = f": {self.said['part']}" if kind == "date" else ""
+            return f"{column}{part} {'>=' if holds else '<'} {self.number:.15g}"
+        if kind in ("missing", "code"):
+            what = "missing" if kind == "missing" else f"{self.said['code']:g}"
+            return f"{column} is{'' if holds else ' not'} {what}"
+        names = listed([*self.texts])
+        if kind == "other":
+            return f"{column} is {'none' if holds else 'one'} of {names}"
+        return f"{column} is {'' if holds else 'not '}{names if len(self.texts) == 1 else f'one of {names}'}"
+
+    def holds(self, v: np.ndarray) -> Bool[np.ndarray, " rows"]:
+        """For values of the raw column, as `htaf.training.runs.integer.values_of` reads them; a number counts as the
+        nearest multiple of about a millionth of its range."""
+        return prepared_column(self.said, v, self.given) >= self.least
+
+
+def listed(texts: Sequence[str]) -> str:
+    shown = [text or "missing" for text in sorted(texts)[:SHOWN]]
+    return ", ".join(shown) + (f" and {len(texts) - SHOWN:,} more" if len(texts) > SHOWN else "")
+
+
+@dataclass(frozen=True)
+class Level:
+    """What a term adds: points of each output, for the rows with such bits. end: where it begins, of a number."""
+
+    text: str
+    points: tuple[int, ...]
+    bits: tuple[bool, ...]
+    end: float | None = None
+
+
+@dataclass(frozen=True)
+class Term:
+    """A column with its levels, one of which every row has; or a rule. places: of its bits, or of the rule."""
+
+    name: str
+    places: tuple[int, ...]
+    levels: tuple[Level, ...]
+    rule: bool = False
+
+    @property
+    def steps(self) -> int:
+        """How many numbers it holds: levels with other points, but one."""
+        return len({level.points for level in self.levels}) - (not self.rule)
+
+
+class Reading:
+    """What a readable run says.
+
+    Attributes:
+        unit: what a point is worth: of a logit, or of the standard deviation of the target.
+        bias: points of each output of a row with no bit. outputs: names, of two classes the second alone.
+
+    Raises:
+        InspectionError: another run.
+    """
+
+    def __init__(self, model: Run | Fitted) -> None:
+        self.run, self.known = table_of(model)
+        if not self.run.is_readable:
+            raise InspectionError(f"expected a run of the recipe readable, got {self.run.path} with hidden layers")
+        net = self.run.model()
+        assert isinstance(net, MLP)
+        assert isinstance(net.thermometer, Thermometer)
+        self.net, target = net, self.known.target
+        leaves = [] if net.leaves is None else [net.leaves.head.weight]
+        every = torch.cat([net.head.weight, net.head.bias[:, None], *leaves], 1).detach()
+        whole, unit = on_powers(every.reshape(1, -1))
+        whole = whole.reshape(every.shape).numpy().astype(np.int64)
+        one = len(target.classes or ()) == 2
+        self.unit, self.whole, bits = float(unit), whole[1:] if one else whole, net.head.in_features
+        self.outputs = (target.name,) if not target.classes else target.classes[1:] if one else target.classes
+        self.weights, self.bias, self.of_rules = self.whole[:, :bits], self.whole[:, bits], self.whole[:, bits + 1 :]
+        given = Input("columns", (net.columns.limit,), -net.columns.limit, net.columns.limit, net.columns.exponent)
+        self.inputs = inputs_of(self.known, given)
+        read = zip(net.thermometer.column.tolist(), net.thermometer.threshold.tolist(), strict=True)
+        self.conditions = [_condition(self.inputs[j], t, given) for j, t in read]
+        ands = net.leaves.linear.weight.detach().int().tolist() if isinstance(net.leaves, Leaves) else []
+        self.rules = [[(i, w > 0) for i, w in enumerate(row) if w] for row in ands]
+
+    @cached_property
+    def terms(self) -> tuple[Term, ...]:
+        """Columns in the order of the table, then rules."""
+        found = list[Term]()
+        names = dict.fromkeys(self._name(one.said) for one in self.conditions)
+        for name in names:
+            places = [i for i, one in enumerate(self.conditions) if self._name(one.said) == name]
+            levels = [*self._levels(places)]
+            if any(level.points != levels[0].points for level in levels):
+                found.append(Term(name, tuple(places), tuple(levels)))
+        for place, rule in enumerate(self.rules):
+            text = " and ".join(self.conditions[i].text(on) for i, on in rule)
+            level = Level(text, tuple(self.of_rules[:, place].tolist()), ())
+            found.append(Term(" x ".join(dict.fromkeys(self.conditions[i].said["column"] for i, _ in rule)),
+                              (place,), (level,), rule=True))  # fmt: skip
+        return tuple(found)
+
+    @property
+    def count(self) -> int:
+        """Of the terms: columns, and pairs of columns that have rules."""
+        return len({(term.name, term.rule) for term in self.terms if not term.rule or " x " in term.name})
+
+    @staticmethod
+    def _name(said: dict[str, Any]) -> str:
+        return f"{said['column']}: {said['part']}" if said["kind"] == "date" else said["column"]
+
+    def _levels(self, places: list[int]) -> list[Level]:
+        ordered = [i for i in places if self.conditions[i].said["kind"] in ("number", "date")]
+        flags = [i for i in places if self.conditions[i].said["kind"] in ("missing", "code")]
+        if not ordered and not flags:
+            return self._groups(places)
+        ends, off = [self.conditions[i].number for i in ordered], [False] * len(flags)
+        texts = [f"below {ends[0]:.15g}"] if ends else ["a value"]
+        texts += [f"{a:.15g} to below {b:.15g}" for a, b in pairwise(ends)]
+        texts += [f"from {ends[-1]:.15g}"] if ends else []
+        found = [
+            self._level(places, text, [k < n for k in range(len(ordered))] + off, end)
+            for n, (text, end) in enumerate(zip(texts, [None, *ends], strict=True))
+        ]
+        fill = [end <= self._filled(ordered) for end in ends]
+        for at, i in enumerate(flags):
+            text = self.conditions[i].text().rpartition(" is ")[2]
+            found.append(self._level(places, text, fill + [k == at for k in range(len(flags))], None))
+        return found
+
+    def _filled(self, ordered: list[int]) -> float:
+        said = self.conditions[ordered[0]].said if ordered else {"kind": "number", "fill": 0.0}
+        if said["kind"] == "number":
+            return said["fill"]
+        moment = np.array([said["fill"]], "datetime64[us]")
+        return float(dates.numbers(moment, np.datetime64(said["first"], "us"))[said["part"]][0])
+
+    def _groups(self, places: list[int]) -> list[Level]:
+        """Texts that are alike to the model."""
+        own = [one for one in self.inputs if one["column"] == self.conditions[places[0]].said["column"]]
+        texts = dict.fromkeys(
+            text for one in own for text in one.get("values", one.get("texts", [one.get("text", "")]))
+        )
+        v = np.array([*map(spelled, texts), "\0"], object)
+        bits = np.stack([self.conditions[i].holds(v) for i in places], 1)
+        alike = dict[tuple[bool, ...], list[str]]()
+        for text, row in zip([*texts, None], bits.tolist(), strict=True):
+            alike.setdefault(tuple(row), []).append("another value" if text is None else text)
+        return [self._level(places, listed(names), row, None) for row, names in alike.items()]
+
+    def _level(self, places: list[int], text: str, bits: Sequence[bool], end: float | None) -> Level:
+        points = self.weights[:, places] @ np.array(bits, np.int64)
+        return Level(text, tuple(points.tolist()), tuple(bits), end)
+
+    def bits(self, rows: pd.DataFrame) -> Bool[np.ndarray, "rows bits"]:
+        """The conditions of raw rows."""
+        raw = values_of(self.inputs, rows)
+        return np.stack([one.holds(raw[one.said["column"]]) for one in self.conditions], 1)
+
+    def points(self, rows: pd.DataFrame, output: int = 0) -> pd.DataFrame:
+        """What each term adds to raw rows, by their words: a column a term, then "bias"; their sum is the score."""
+        bits, found = self.bits(rows), dict[str, Int64[np.ndarray, " rows"]]()
+        for term in self.terms:
+            if term.rule:
+                rule = self.rules[term.places[0]]
+                adds = np.all([bits[:, i] == on for i, on in rule], axis=0) * self.of_rules[output, term.places[0]]
+            else:
+                adds = bits[:, term.places] @ self.weights[output, [*term.places]]
+            found[term.name] = found.get(term.name, 0) + adds
+        # what belongs to no term is the same for every row
+        found["bias"] = np.full(len(rows), self.bias[output])
+        return pd.DataFrame(found, index=rows.index)
+
+    def shares(self, rows: pd.DataFrame) -> list[list[float]]:
+        """Of these rows the share of each level of each term."""
+        bits = self.bits(rows)
+        found = list[list[float]]()
+        for term in self.terms:
+            rule = self.rules[term.places[0]] if term.rule else []
+            which = [np.all([bits[:, i] == on for i, on in rule], axis=0)] if term.rule else [
+                (bits[:, term.places] == np.array(level.bits)).all(1) for level in term.levels
+            ]  # fmt: skip
+            found.append([float(one.mean()) for one in which])
+        return found
+
+
+def _condition(said: dict[str, Any], threshold: float, given: Input) -> Condition:
+    unit, near = 2.0**-given.exponent, 0.499  # of the values that the network reads as this one
+    least = math.ceil(threshold / unit)
+    if said["kind"] in ("number", "date"):
+        span = said["high"] - said["low"]
+        ends = (said["low"] + (least + off) * unit * span for off in (-near, 0, near))
+        return Condition(said, given, least, shortest(*ends))
+    if said["kind"] == "encoded":
+        return Condition(said, given, least, texts=frozenset(t for t, v in said["values"].items() if v >= least))
+    return Condition(said, given, least, texts=frozenset(said.get("texts", [said.get("text", "")])))
+
+
+@dataclass(frozen=True)
+class Edited:
+    """A run with a step changed, in memory (`run.save`), and the figures of the part that is measured before and
+    after."""
+
+    run: Run
+    part: str
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
+def edit(
+    model: Run | Fitted, column: str, level: str, points: int, data: Table | pd.DataFrame | None = None, output: int = 0
+) -> Edited:
+    """Give a level of a column other points; all other levels stay.
+
+    Args:
+        model: a readable run, or a fitted estimator. level: its text, as `Term.levels` and the report have it. points:
+            the new ones. data: the run's table, or of an estimator a data frame with the target; None: `run.data()`.
+        output: which class, of more than two.
+
+    Raises:
+        InspectionError: no such column or level; a level of categories that shares its bits with others.
+    """
+    reading = Reading(model)
+    term = next((one for one in reading.terms if one.name == column and not one.rule), None)
+    if term is None:
+        names = ", ".join(one.name for one in reading.terms if not one.rule)
+        raise InspectionError(f"expected one of the columns {names}, got {column!r}")
+    found = next((place for place, one in enumerate(term.levels) if one.text == level), None)
+    if found is None:
+        raise InspectionError(f"expected one of the levels {[one.text for one in term.levels]}, got {level!r}")
+    net, by = copy.deepcopy(reading.net), points - term.levels[found].points[output]
+    wanted = np.array([one.points[output] + by * (place == found) for place, one in enumerate(term.levels)])
+    bits = np.array([[*one.bits, True] for one in term.levels], float)  # the last one goes to the bias
+    change, *_ = np.linalg.lstsq(bits, wanted - [one.points[output] for one in term.levels])
+    change = np.rint(change).astype(np.int64)
+    if (bits @ change != wanted - [one.points[output] for one in term.levels]).any():
+        raise InspectionError(f"{level!r} has no bits of its own: change a level beside it")
+    row = len(net.head.weight) - len(reading.outputs) + output
+    with torch.no_grad():
+        net.head.weight[row, [*term.places]] += torch.from_numpy(change[:-1] * reading.unit).float()
+        net.head.bias[row] += float(change[-1] * reading.unit)
+    return _measured(reading, net, {"column": column, "level": level, "points": points, "output": output}, data)
+
+
+def _measured(reading: Reading, net: MLP, about: dict[str, Any], data: Table | pd.DataFrame | None) -> Edited:
+    """The run with this network, measured again."""
+    old = reading.run.in_memory()
+    assert old.held is not None
+    weights = safetensors.torch.save({k: v.detach().contiguous() for k, v in net.state_dict().items()})
+    edits = [*old.record.get("edits", []), about]
+    record = {**old.record, "edits": edits, HASHED[MODEL]: hashlib.sha256(weights).hexdigest()}
+    record["key"] = content_hash({"key": old.record["key"], "edits": edits})
+    new = Run(Path("in memory"), record, old.step, {**old.held, MODEL: weights})
+    table, known = own_table(reading.run, data), rows_are_known(reading.run)
+    part = "all" if not known else "test" if "test" in record["metrics"]["smooth"] else "validation"
+    before, after = (one.evaluate(part, table)["exact"] for one in (old, new))  # pyright: ignore[reportArgumentType]
+    if known:
+        record["metrics"] = {kind: {**old.record["metrics"][kind], part: after} for kind in ("smooth", "exact")}
+    return Edited(new, part, before, after)

@@ -1,0 +1,508 @@
+"""Readable networks of tables: a bias, step functions of the columns and a few rules of two of them.
+
+    y = bias + sum over columns of f(column) + rules
+
+Every f is a sum of steps at thresholds of a thermometer. They are fitted in three stages, each in closed form:
+
+1. `rules_of`: small trees over two columns, fitted to what step functions of all columns leave; a leaf is a rule.
+2. `smooth`: all steps and rules at once, each shrunk by the variance of its column's steps, which the rows say.
+3. `stepped`: neighbouring values of f are fused while the loss rises by less than a price for each step.
+
+Price and number of rules are chosen out of fold. At the end all numbers are integers times one power of two, so that
+sums are exact.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Float64, Int64
+from torch import nn
+
+from htaf.data.preprocess import Preprocessor
+from htaf.data.reading import DataError, listed
+from htaf.models.mlp import MLP, Thermometer
+from htaf.program.integer.program import Input
+from htaf.training.boosting import And, Rows, Values, as_bits, for_outputs, grown, holds, known, set_leaves
+from htaf.training.problems import Problem
+from htaf.training.runs.integer import inputs_of
+from htaf.training.runs.metrics import metrics
+
+FOLDS = 4
+ROUNDS, MORE_ROUNDS = 12, 4  # of the variances: at first, and from those of another fit
+PRICES = tuple(0.0125 * 2**k for k in range(10))  # of a step, in nats of the loss
+MORE = tuple(0.0125 * 2**k for k in range(10, 19))  # where there are to be few
+SOME = (3,)  # pairs of columns that have rules; else none, or as many as there may be
+TRIED, RULE = 12, 1.0  # columns that are paired, and the price of a rule, in nats
+COARSE = 24  # thresholds of a column for rules: of more the best one is best by chance
+WEAK = 0.5, 0.001  # of the variances before any rows are seen: what a term adds is never thought to be 0
+LEVEL = 0.1  # standard errors by which fewer steps may be worse out of fold
+DEPTH = 3  # questions of a rule
+FEWEST = 20  # rows of a rule
+SHARE = 0.02  # of the rows
+NEAR = 1e-5  # of the curvature: sums of float32 are no nearer
+TREND = 4  # thresholds from which a column has a trend
+WORK = 4e10  # rows times bits squared, at most: of more rows some are fitted
+FINE = {"regression": 12, "classification": 10}  # binary digits behind the point
+MOST = 2**15 - 1  # of an integer
+
+Bits = Float32[np.ndarray, "rows bits"]
+
+
+@dataclass(frozen=True)
+class Term:
+    """A column: its name, its inputs of a network, and whether these are the values of a category, one of which is
+    1. slope: 1 or -1 where its function must not fall or not rise, else 0."""
+
+    name: str
+    inputs: tuple[int, ...]
+    category: bool = False
+    slope: int = 0
+
+    def slope_of(self, j: int, counts: Sequence[int]) -> int:
+        """Of an input: a flag beside a number has none."""
+        return self.slope if counts[j] > 1 or len(self.inputs) == 1 else 0
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a readable network is made, as fields of a recipe say it, see `htaf.training.families.mlp.MLPNetwork`."""
+
+    terms: int = 30
+    steps: int = 0
+    pairs: int = 10
+    points: int = 0
+    monotone: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Smooth:
+    """Heights of what is fitted, [outputs, 1 + columns], the bias first. spread: penalty of each term's heights,
+    [outputs, terms]. noise: variance of a number around its prediction, 1 of classes."""
+
+    heights: Float64[np.ndarray, "outputs columns"]
+    spread: Float64[np.ndarray, "outputs terms"]
+    noise: float
+
+    def of(self, bits: Bits) -> Values:
+        return self.heights[:, 0] + bits @ self.heights[:, 1:].T
+
+
+def smooth(
+    rows: Rows, bits: Bits, term: Int64[np.ndarray, " bits"], before: np.ndarray | None, rounds: int, noise: float = 1.0
+) -> Smooth:
+    """The heights that are likeliest where those of a term are normal around 0, with a variance that makes the rows
+    likeliest: ridge or logistic regression by Newton's steps, a penalty for each term.
+
+    Args:
+        bits: float32 [rows, bits]. term: of each bit. before, noise: penalties and noise to begin with.
+
+    Source: MacKay 1992, "Bayesian interpolation"; of generalised additive models Wood and Fasiolo 2017.
+    """
+    n, width = bits.shape
+    whole = torch.from_numpy(np.hstack([np.ones((n, 1), np.float32), bits]))
+    sizes = np.bincount(term, minlength=0 if before is None else before.shape[1])
+    heights, f = np.zeros((rows.outputs, width + 1)), np.zeros((n, rows.outputs))
+    spread = np.full((rows.outputs, len(sizes)), 10.0) if before is None else before.copy()
+    gram, count = torch.empty(0), len(sizes)
+    for _ in range(rounds):
+        for k in range(rows.outputs):
+            slope, curve = (torch.from_numpy(one[:, k].copy()) for one in rows.slopes(f))
+            if rows.classes or not len(gram):
+                gram = ((whole * curve[:, None].float()).t() @ whole).double()
+            penalty = torch.from_numpy(np.concatenate([[1e-6], spread[k][term]]))
+            penalty += NEAR * gram.diagonal()
+            inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram + torch.diag(penalty)))
+            new = inverse @ (whole.t() @ slope.float() + gram @ torch.from_numpy(heights[k]))
+            heights[k] = new.numpy()
+            f[:, k] = (whole @ new.float()).numpy()
+            free = np.maximum(sizes - spread[k] * np.bincount(term, inverse.diagonal()[1:].numpy(), count), 1e-3)
+            if not rows.classes:
+                noise = float(2 * rows.losses(f).sum() / max(n - free.sum(), n / 10))
+            squares = np.bincount(term, heights[k, 1:] ** 2, count)
+            spread[k] = np.clip(noise * (free + WEAK[0]) / (squares + WEAK[1]), 1e-2, 1e7)
+    return Smooth(heights, spread, noise)
+
+
+def segments(
+    values: Float64[np.ndarray, " cells"], weights: Float64[np.ndarray, " cells"], prices: Sequence[float]
+) -> Float64[np.ndarray, "prices cells"]:
+    """By price, the step function with the least sum of weights (values - it)^2 / 2 and the price of each step."""
+    sums = [np.concatenate([[0.0], np.cumsum(v)]) for v in (weights, weights * values, weights * values**2)]
+    price, cells = np.array(prices), len(values)
+    best, start = np.zeros((len(price), cells + 1)), np.zeros((cells, len(price)), np.int64)
+    best[:, 0] = -price
+    for end in range(1, cells + 1):
+        mass, first, second = (of[end] - of[:end] for of in sums)
+        cost = best[:, :end] + price[:, None] + (second - first**2 / np.maximum(mass, 1e-12)) / 2
+        start[end - 1] = cost.argmin(1)
+        best[:, end] = cost.min(1)
+    made = np.empty((len(price), cells))
+    for row, begins in zip(made, start.T, strict=True):
+        end = cells
+        while end:
+            begin = begins[end - 1]
+            row[begin:end] = np.average(values[begin:end], weights=weights[begin:end] + 1e-12)
+            end = begin
+    return made
+
+
+def monotone(values: np.ndarray, weights: np.ndarray, slope: int) -> np.ndarray:
+    """The nearest values that do not fall (slope 1) or do not rise (-1); 0: as they are."""
+    from sklearn.isotonic import isotonic_regression
+
+    return isotonic_regression(values, sample_weight=weights + 1e-9, increasing=slope > 0) if slope else values
+
+
+def rules_of(rows: Rows, terms: Sequence[Term], f: Values, noise: float, strength: np.ndarray) -> list[list[And]]:
+    """Leaves of small trees, each over two columns, for what f leaves: of each pair the leaves but the largest one; the
+    pairs by how much they lower the loss beyond the price of their leaves.
+
+    noise: see `Smooth`. strength: of each term; the strongest `TRIED` are looked at.
+    """
+    slope, curve = (np.broadcast_to(of, f.shape) for of in rows.slopes(f))
+    few, cuts, before = *coarse(rows), rows.losses(f)
+    bins = np.array([len(of) + 1 for of in cuts])
+    strongest = [i for i in np.argsort(-strength)[:TRIED].tolist() if not terms[i].slope]
+    least, found = max(FEWEST, round(SHARE * len(f))), list[tuple[float, list[And]]]()
+    for a, b in combinations(sorted(strongest), 2):
+        columns = {terms[a].inputs, terms[b].inputs}
+        tree = grown(few, slope, curve, bins, np.array([*terms[a].inputs, *terms[b].inputs]), least, DEPTH)
+        leaves = [tuple((j, int(cuts[j][cut]), on) for j, cut, on in path) for path in tree.paths()]
+        gain = (before - rows.losses(f + tree.of(few))).sum() / noise - RULE * len(leaves)
+        if gain > 0 and all(any(j in own for path in leaves for j, *_ in path) for own in columns):
+            usual = max(leaves, key=lambda path: holds(path, rows.codes).sum())
+            found.append((gain, [path for path in leaves if path != usual]))
+    return [leaves for _, leaves in sorted(found, key=lambda one: -one[0])]
+
+
+def coarse(rows: Rows) -> tuple[Int64[np.ndarray, "rows inputs"], list[Int64[np.ndarray, " cuts"]]]:
+    """At most `COARSE` thresholds of each input, at its quantiles: how many of these a row reaches, and which they
+    are."""
+    codes, cuts = rows.codes.astype(np.int64), list[np.ndarray]()
+    for j, count in enumerate(rows.counts):
+        chosen = np.arange(count)
+        if count > COARSE:
+            chosen = np.unique(np.quantile(codes[:, j], np.arange(1, COARSE + 1) / (COARSE + 1)).astype(np.int64))
+            chosen = chosen[chosen < count]
+            codes[:, j] = np.searchsorted(chosen, codes[:, j])
+        cuts.append(chosen)
+    return codes, cuts
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A readable model: what each bit and each rule adds, and the bias; counts: see `Rows`."""
+
+    bits: Float64[np.ndarray, "outputs bits"]
+    rules: dict[And, Float64[np.ndarray, " outputs"]]
+    bias: Float64[np.ndarray, " outputs"]
+
+    def steps(self, rows: Rows, terms: Sequence[Term]) -> int:
+        """How many numbers it holds: steps, groups of the texts of a column, and rules."""
+        return len(self.groups(rows, terms)) + len(self.rules)
+
+    def groups(self, rows: Rows, terms: Sequence[Term]) -> list[list[int]]:
+        """Bits that add something: of a number each alone, of a category those of one height."""
+        found, first = list[list[int]](), rows.first
+        for one in terms:
+            own = [[bit] for j in one.inputs for bit in range(first[j], first[j + 1]) if self.bits[:, bit].any()]
+            if one.category:
+                alike = dict[tuple[float, ...], list[int]]()
+                for (bit,) in own:
+                    alike.setdefault(tuple(self.bits[:, bit]), []).append(bit)
+                own = [*alike.values()]
+            found += own
+        return found
+
+    def of(self, rows: Rows) -> Values:
+        """The outputs of rows."""
+        found = self.bias + rows.bits() @ self.bits.T
+        for rule, value in self.rules.items():
+            found += holds(rule, rows.codes)[:, None] * value
+        return found
+
+
+@dataclass(frozen=True)
+class Design:
+    """Columns of a fit: the bits, a trend of each number (all its bits together: as if a straight line had a variance
+    too), then rules. terms: whose they are. trends: the first and last bit of each, and its scale."""
+
+    x: Bits
+    own: Int64[np.ndarray, " columns"]
+    trends: list[tuple[int, int, float]]
+
+    @classmethod
+    def of(cls, rows: Rows, terms: Sequence[Term]) -> Design:
+        bits, first, own = rows.bits(), rows.first, np.empty(sum(rows.counts), np.int64)
+        trends, of_trends = list[tuple[int, int, float]](), list[int]()
+        for place, term in enumerate(terms):
+            for j in term.inputs:
+                own[first[j] : first[j + 1]] = place
+                if rows.counts[j] >= TREND:
+                    trends.append((first[j], first[j + 1], rows.counts[j] ** -0.5))
+                    of_trends.append(len(terms) + place)
+        lines = [bits[:, a:b].sum(1, keepdims=True) * scale for a, b, scale in trends]
+        return cls(np.hstack([bits, *lines]), np.array([*own, *of_trends]), trends)
+
+    def kept(self, terms: int, chosen: np.ndarray) -> Design:
+        """Without the terms that are not chosen."""
+        return replace(self, x=self.x * np.isin(self.own % terms, chosen).astype(np.float32))
+
+    def with_rules(self, terms: int, pairs: Sequence[Sequence[And]], codes: np.ndarray) -> Design:
+        """With the rules of these pairs, each pair a term."""
+        held = [holds(rule, codes)[:, None] for rules in pairs for rule in rules]
+        own = [2 * terms + place for place, rules in enumerate(pairs) for _ in rules]
+        return replace(self, x=np.hstack([self.x, *held]).astype(np.float32), own=np.array([*self.own, *own]))
+
+    def of_bits(self, found: Smooth, bits: int) -> Float64[np.ndarray, "outputs bits"]:
+        """The heights of bits alone, with what the trends add to them."""
+        heights = found.heights[:, 1 : 1 + bits].copy()
+        for (a, b, scale), height in zip(self.trends, found.heights[:, 1 + bits :].T, strict=False):
+            heights[:, a:b] += height[:, None] * scale
+        return heights
+
+
+def path(
+    rows: Rows, terms: Sequence[Term], options: Options, before: Smooth | None = None
+) -> tuple[dict[tuple[float, int], Fit], Smooth]:
+    """Fits by the price of a step and the number of pairs that have rules, and the one of all steps alone.
+
+    before: from whose variances it begins.
+    """
+    design, count, fits = Design.of(rows, terms), len(terms), dict[tuple[float, int], Fit]()
+    plain = smooth(rows, design.x, design.own, None if before is None else before.spread,
+                   ROUNDS if before is None else MORE_ROUNDS, 1.0 if before is None else before.noise)  # fmt: skip
+    heights, bits = design.of_bits(plain, sum(rows.counts)), rows.bits()
+    own = design.own[: bits.shape[1]]
+    strength = np.array([(bits[:, own == i] @ heights[:, own == i].T).std(0).sum() for i in range(count)])
+    most = max(1, options.terms - options.pairs)
+    if count > most:
+        design = design.kept(count, np.argsort(-strength, kind="stable")[:most])
+        plain = smooth(rows, design.x, design.own, plain.spread, MORE_ROUNDS, plain.noise)
+    pairs = rules_of(rows, terms, plain.of(design.x), plain.noise, strength)[: options.pairs] if options.pairs else []
+    made = dict[int, list[Fit]]()  # by the number of pairs that there are
+    for some in sorted({0, options.pairs, *(few for few in SOME if few < options.pairs)}):
+        there = pairs[:some]
+        if len(there) not in made:
+            made[len(there)] = _by_price(rows, terms, options, design, plain, there)
+        fits |= {(price, some): fit for price, fit in zip(_prices(options), made[len(there)], strict=True)}
+    return fits, plain
+
+
+def _prices(options: Options) -> tuple[float, ...]:
+    return (*PRICES, *MORE) if options.steps else PRICES
+
+
+def _by_price(
+    rows: Rows, terms: Sequence[Term], options: Options, design: Design, plain: Smooth, pairs: Sequence[list[And]]
+) -> list[Fit]:
+    """Fits of all columns and the rules of these pairs, by the price of a step."""
+    found, count = plain, len(terms)
+    if pairs:
+        design = design.with_rules(count, pairs, rows.codes)
+        more = 2 * count + len(pairs) - plain.spread.shape[1]
+        spread = np.hstack([plain.spread, np.full((rows.outputs, more), 10.0)])
+        found = smooth(rows, design.x, design.own, spread, MORE_ROUNDS, plain.noise)
+    rules = [rule for leaves in pairs for rule in leaves]
+    made = stepped(rows, terms, design, found, rules, _prices(options))
+    return [refitted(rows, terms, fit) for fit in made] if options.steps else made
+
+
+def stepped(
+    rows: Rows, terms: Sequence[Term], design: Design, found: Smooth, rules: Sequence[And], prices: Sequence[float]
+) -> list[Fit]:
+    """By price, fuse neighbouring values of each column, and texts of a category that add about the same; the most
+    frequent group of texts adds nothing, and the bias has what it added."""
+    first, heights = rows.first, design.of_bits(found, sum(rows.counts))
+    curve = np.broadcast_to(rows.slopes(found.of(design.x))[1], (len(rows.y), rows.outputs)) / found.noise
+    bits, bias = np.zeros((len(prices), *heights.shape)), np.tile(found.heights[:, 0], (len(prices), 1))
+    for k in range(rows.outputs):
+        mass, own = curve[:, k], heights[k]
+        for one in terms:
+            if one.category:
+                places = first[[*one.inputs]]
+                share = rows.codes[:, [*one.inputs]].T @ mass
+                order = np.argsort(own[places], kind="stable")
+                made = segments(own[places[order]], share[order], prices)
+                usual = [max(of, key=lambda value: share[order][of == value].sum()) for of in made]
+                bits[:, k, places[order]] = made - np.array(usual)[:, None]
+                bias[:, k] += usual
+                continue
+            for j in one.inputs:
+                values = np.concatenate([[0.0], np.cumsum(own[first[j] : first[j + 1]])])
+                weights = np.bincount(rows.codes[:, j], mass, rows.counts[j] + 1)
+                made = segments(monotone(values, weights, one.slope_of(j, rows.counts)), weights, prices)
+                bits[:, k, first[j] : first[j + 1]] = np.diff(made, axis=1)
+                bias[:, k] += made[:, 0]
+    of_rules = dict(zip(rules, found.heights[:, found.heights.shape[1] - len(rules) :].T, strict=True))
+    return [Fit(bits[i], of_rules, bias[i]) for i in range(len(prices))]
+
+
+def refitted(rows: Rows, terms: Sequence[Term], fit: Fit) -> Fit:
+    """Fit the heights of few steps anew; those that are then against the slope of their column are 0."""
+    groups, bits = fit.groups(rows, terms), rows.bits()
+    of = [next(i for i, one in enumerate(terms) if j in one.inputs) for j in range(len(rows.counts)) if rows.counts[j]]
+    by_bit = np.repeat(of, [count for count in rows.counts if count])
+    own = [int(by_bit[group[0]]) for group in groups] + [len(terms)] * len(fit.rules)
+    held = [holds(rule, rows.codes)[:, None] for rule in fit.rules]
+    x = np.hstack([np.zeros((len(bits), 0)), *(bits[:, g].sum(1, keepdims=True) for g in groups), *held])
+    found = smooth(rows, x.astype(np.float32), np.array(own, np.int64), None, MORE_ROUNDS).heights
+    heights = np.zeros_like(fit.bits)
+    for place, group in enumerate(groups):
+        slope = terms[own[place]].slope
+        heights[:, group] = np.where(found[:, [1 + place]] * slope < 0, 0.0, found[:, [1 + place]])
+    of_rules = found[:, 1 + len(groups) :].T
+    return Fit(heights, dict(zip(fit.rules, of_rules, strict=True)), found[:, 0])
+
+
+def learned(rows: Rows, terms: Sequence[Term], options: Options) -> tuple[Fit, Values]:
+    """The fit with the fewest steps that is as good as the best one out of fold, but for `LEVEL` standard errors; and
+    the outputs of each row by a fit of the other folds."""
+    fits, start = path(rows, terms, options)
+    order, folds = (
+        np.random.default_rng(0).permutation(len(rows.y)),
+        list[tuple[np.ndarray, dict[tuple[float, int], Fit]]](),
+    )
+    losses = {key: np.empty(len(rows.y)) for key in fits}
+    for fold in range(FOLDS):
+        held = np.sort(order[fold::FOLDS])
+        outside, found = rows.some(held), path(rows.some(np.setdiff1d(order, held)), terms, options, start)[0]
+        folds.append((held, found))
+        for key, fit in found.items():
+            losses[key][held] = outside.losses(fit.of(outside))
+    steps = {key: fit.steps(rows, terms) for key, fit in fits.items()}
+    fitting = [key for key in fits if not options.steps or steps[key] <= options.steps]
+    fitting = fitting or [min(fits, key=lambda key: steps[key])]
+    best = min(fitting, key=lambda key: losses[key].mean())
+    if not options.steps:
+        level = [key for key in fitting if _worse(losses[key] - losses[best]) <= LEVEL]
+        best = min(level, key=lambda key: steps[key])
+    outputs = np.empty((len(rows.y), rows.outputs))
+    for held, found in folds:
+        outputs[held] = rounded(found[best], rows, options.points)[0].of(rows.some(held))
+    return rounded(fits[best], rows, options.points)[0], outputs
+
+
+def _worse(by: Float64[np.ndarray, " rows"]) -> float:
+    """How many standard errors a mean lies above 0."""
+    return float(by.mean() / (by.std() / len(by) ** 0.5 + 1e-12))
+
+
+# ---- as a network ----
+
+
+def fit_readable(net: MLP, posed: Problem, options: Options) -> dict[str, float | None]:
+    """Make a network without hidden layers a readable one, by all rows of training and validation.
+
+    Returns:
+        its metrics out of fold: each row by a fit of the other folds.
+
+    Raises:
+        DataError: monotone names a column that is no number, or there are more than two classes.
+    """
+    assert isinstance(net.thermometer, Thermometer)
+    assert isinstance(posed.preprocessor, Preprocessor)
+    net.thermometer.threshold.copy_(short_thresholds(net, posed.examples(sys.maxsize), posed.preprocessor))
+    rows = known(net, posed.fitting(), posed.choosing())
+    most = max(8192, int(WORK / sum(rows.counts) ** 2))
+    if len(rows.y) > most:
+        rows = rows.some(np.linspace(0, len(rows.y) - 1, most).astype(np.int64))
+    terms = terms_of(posed.preprocessor, options.monotone, net.thermometer.counts, posed.outputs)
+    fit, found = learned(rows, terms, options)
+    place(net, fit)
+    outputs = torch.from_numpy(for_outputs(found.T, posed.outputs).T.copy())
+    y = torch.from_numpy(rows.y if rows.classes else rows.y[:, None])
+    weights = torch.from_numpy(rows.weights) if posed.weights else None
+    threshold = posed.preprocessor.target.threshold
+    return metrics(outputs, y, posed.task, posed.scale, weights=weights, threshold=threshold)
+
+
+def short_thresholds(net: MLP, x: torch.Tensor, known: Preprocessor) -> torch.Tensor:
+    """Thresholds of the same rows that have few digits in the unit of their column, of numbers and parts of dates.
+
+    Each is a value that the network reads, between two of the rows.
+    """
+    assert isinstance(net.thermometer, Thermometer)
+    made, columns, unit = (
+        net.thermometer.threshold.clone(),
+        inputs_of(known, Input("columns", (1,), 0, 1)),
+        2**net.columns.exponent,
+    )
+    for place, (j, threshold) in enumerate(zip(net.thermometer.column.tolist(), made.tolist(), strict=True)):
+        said = columns[j]
+        if said["kind"] in ("number", "date"):
+            values, span = net.columns(x[:, j]).double(), said["high"] - said["low"]
+            a, b = float(values[values < threshold].max()), float(values[values >= threshold].min())
+            ends = (said["low"] + (w * a + (1 - w) * b) * span for w in (0.75, 0.5, 0.25))
+            number = round((shortest(*ends) - said["low"]) / span * unit) / unit
+            made[place] = number if a < number else b
+    return made
+
+
+def shortest(low: float, middle: float, high: float) -> float:
+    """The number with the fewest digits in an interval, nearest to its middle."""
+    rounded = (float(f"{middle:.{digits}g}") for digits in range(1, 18))
+    return next((number for number in rounded if low <= number <= high), middle)
+
+
+def terms_of(known: Preprocessor, slopes: Sequence[str], counts: Sequence[int], outputs: int) -> list[Term]:
+    """The columns of a table as terms, those that have thresholds."""
+    asked, numbers = {name[1:]: 1 if name[0] == "+" else -1 for name in slopes}, list[str]()
+    found = list[Term]()
+    for column in known.columns:
+        inputs = tuple(int(j) for j in known.inputs_of(column.name) if counts[j])
+        numbers += [column.name] * (column.kind in ("number", "date"))
+        if inputs:
+            found.append(Term(column.name, inputs, column.kind == "category", asked.get(column.name, 0)))
+    if asked and (outputs > 2 or not asked.keys() <= {*numbers}):
+        got = f"{outputs} classes" if outputs > 2 else listed(sorted(asked.keys() - {*numbers}))
+        raise DataError(
+            f"monotone: expected columns of numbers or dates, {listed(numbers)}, and two classes, got {got}"
+        )
+    return found
+
+
+def rounded(fit: Fit, rows: Rows, points: int) -> tuple[Fit, float]:
+    """The fit in integers times a power of two, and this.
+
+    What the columns add is rounded, not each step, so that errors do not add up. points: the largest integer of a step;
+    0: fine ones.
+    """
+    sums = [fit.bits[:, a:b].cumsum(1) for a, b in pairwise(rows.first)]
+    digits = FINE["classification" if rows.classes else "regression"]
+    while True:
+        bits = np.concatenate([np.diff(np.rint(of * 2.0**digits), axis=1, prepend=0) for of in sums], 1)
+        rules = {rule: np.rint(value * 2.0**digits) for rule, value in fit.rules.items()}
+        if max(np.abs(bits).max(initial=0), *(np.abs(value).max() for value in rules.values()), 0) <= (points or MOST):
+            break
+        digits -= 1
+    unit = 2.0**-digits
+    kept = {rule: value * unit for rule, value in rules.items() if value.any()}
+    return Fit(bits * unit, kept, np.rint(fit.bias / unit) * unit), unit
+
+
+@torch.no_grad()
+def place(net: MLP, fit: Fit) -> None:
+    """Give a network these steps and rules, and the thresholds that they need."""
+    assert isinstance(net.thermometer, Thermometer)
+    first = np.cumsum([0, *net.thermometer.counts])
+    read = (fit.bits != 0).any(0)
+    read[[int(first[j] + cut) for rule in fit.rules for j, cut, _ in rule]] = True
+    read[0] |= not read.any()  # a thermometer has a bit
+    below = np.concatenate([[0], np.cumsum(read)])
+    counts = [int(below[b] - below[a]) for a, b in pairwise(first)]
+    thermometer = Thermometer(counts)
+    thermometer.threshold.copy_(net.thermometer.threshold[torch.from_numpy(np.flatnonzero(read))])
+    fewer = {tuple((j, int(below[first[j] + cut] - below[first[j]]), on) for j, cut, on in rule): value
+             for rule, value in fit.rules.items()}  # fmt: skip
+    net.thermometer, net.head = thermometer, nn.Linear(sum(counts), net.head.out_features)
+    for of, value in ((net.head.weight, fit.bits[:, read]), (net.head.bias, fit.bias)):
+        of.copy_(torch.from_numpy(for_outputs(value, len(of))))
+    if fewer:
+        set_leaves(net, as_bits(fewer, np.cumsum([0, *counts]), len(fit.bias)))
