@@ -66,16 +66,19 @@ for name, network in {"smooth": net, "exact": htaf.harden(net), "finished": exac
 # %%
 # What the neurons do
 # -------------------
-# One sound, left ear first. ``potentials`` lets us watch what lies behind the spikes. Below are the two late
+# One sound, left ear first. ``step`` lets us watch what lies behind the spikes. Below are the two late
 # neurons that speak most for either answer. Each fires again and again until a click pushes it far below 0, from
 # where it takes many steps to come back: that is how the network remembers.
 
 sound = x_test[:, [int((y_test == 0).nonzero()[0])]]
 with torch.no_grad():
     early = exact.early(exact.enter(sound))
-    current = exact.middle(early)
-    late = exact.late(current)[:, 0]
-    potentials = torch.where(late > 0, 1, exact.late.potentials(current)[:, 0])  # at a spike: the threshold
+    spikes, potentials, potential = [], [], None
+    for current in exact.middle(early):
+        spike, potential = exact.late.step(current, potential)
+        spikes.append(spike[0])
+        potentials.append(torch.where(spike > 0, 1, potential)[0])  # at a spike: the threshold
+    late, potentials = torch.stack(spikes), torch.stack(potentials)
 
 figure, axes = plt.subplots(4, 1, figsize=(6.4, 6.4), sharex=True, layout="constrained")
 for one, spikes, name in zip(

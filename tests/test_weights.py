@@ -379,7 +379,7 @@ def test_a_threshold_is_of_two_classes_of_which_validation_rows_are() -> None:
     alone = np.arange(len(Y)) == 0
     with pytest.raises(ValueError, match="validation rows of both classes to choose f1 by, got only those of '0'"):
         HtafClassifier(threshold="f1", **TINY).fit(X, alone.astype(int))
-    with pytest.warns(UserWarning, match="chosen by 5 validation rows of the rarer class '1'"):
+    with pytest.warns(UserWarning, match="5 validation rows of the rarer class '1'"):
         HtafClassifier(threshold="f1", **TINY).fit(X, Y)
 
 

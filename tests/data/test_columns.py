@@ -247,7 +247,7 @@ def test_many_categories_are_means_of_the_target() -> None:
     assert told(notes) == [
         "column 'c': 2 rows with categories not seen in training ('new', 'missing'), the target's mean"
     ]
-    assert any("40 categories, each as the target's mean" in note for note in told(fitted.notes))
+    assert any("40 categories" in note for note in told(fitted.notes))
 
 
 def test_the_encoding_is_that_of_scikit_learn() -> None:

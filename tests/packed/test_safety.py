@@ -157,7 +157,7 @@ def test_the_kernels_refuse_sizes_that_wrap_around() -> None:
     """Sizes alone are looked at, so that the addresses do not matter."""
     far = 2**24
     kernels = native.extension()
-    calls = ((kernels.binary_convolution, (0, 0, True)), (kernels.table_forward, (0,) * 9))
+    calls = ((kernels.binary_convolution, (0, 0, True, 0)), (kernels.table_forward, (0,) * 9))
     for kernel, weights in calls:
         for sizes in (
             ((1, 2, 2, 2**17, 1), (1, 1), (far, far), (far - 1, far - 1), (1, 1), 1),

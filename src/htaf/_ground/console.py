@@ -32,7 +32,7 @@ EXITS = {  # exit codes of the command, in docs/command.md too
     0: "done",
     1: "it failed",
     2: "it was used wrongly",
-    3: "done, but for images that cannot be read",
+    3: "done, except for images that cannot be read",
     130: "stopped by Ctrl-C",
     143: "stopped by SIGTERM",
 }
