@@ -239,7 +239,6 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "study": (("cells", "outcomes.jsonl"), ("cells.jsonl", "report.md", "work")),
     "page": ((".htaf-explorer",), ("index.html", "app.js", "app.css", "data")),
     "folder of scores": (("scores.json",), ()),
-    "folder of sparse heads": (("sparse.json",), ()),
     "found concept": (("found.json",), ("images.png",)),
     "language model": (
         ("htaf_record.json",),
