@@ -192,7 +192,7 @@ def find(
     Args:
         with_: Images with the concept: files or folders, 20 or so. The same names on both sides make pairs.
         without: Images without it.
-        out: Also write found.json and images.png.
+        out: Also write found.json.
         device: Where the network runs.
     """
     for flag, given in (("--with", with_), ("--without", without)):

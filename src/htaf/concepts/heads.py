@@ -316,9 +316,7 @@ def _points(fit: LinearFit, classes: int, wanted: Sequence[int]) -> list[Point]:
     return points
 
 
-def _at(
-    fit: LinearFit, validation: Codes | Features, target: int | None, points: Sequence[Point]
-) -> SparseHead:
+def _at(fit: LinearFit, validation: Codes | Features, target: int | None, points: Sequence[Point]) -> SparseHead:
     """The head for one target."""
 
     def accuracy(weights: Weights) -> float:

@@ -58,9 +58,7 @@ def write_edited(run: Run, out: str | Path, off: Sequence[Edit], metrics: Mappin
     return _write_changed(run, out, change, "edited", {"off": [list(pair) for pair in pairs]}, note, metrics)
 
 
-def write_with_head(
-    run: Run, out: str | Path, head: Head, about: Mapping[str, Any], metrics: Mapping[str, Any]
-) -> Run:
+def write_with_head(run: Run, out: str | Path, head: Head, about: Mapping[str, Any], metrics: Mapping[str, Any]) -> Run:
     """A new run folder: the same network with another head, which both its networks get.
 
     Args:
