@@ -131,6 +131,8 @@ def demo(
         out: Folder for the runs and the page.
         seed: Seed of the split, the weights and the order of the batches.
         data: Your own images instead: a folder of class folders, or the name of a set; none: the digits.
+        base_url: Address of the language model's server, whose key is in OPENAI_API_KEY; none: OPENAI_BASE_URL, else
+            OpenAI's.
     """
     check_seed(seed)
     if data is not None:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from tyro.conf import OmitArgPrefixes, arg
 
 from htaf._ground.console import UsageError, check_seed, print_json, progress, say, say_notes, show, tell
-from htaf._ground.files import check_output, hold, lock_beside
+from htaf._ground.files import cache_folder, check_output, hold, lock_beside
 from htaf.cli.concepts import CodesDir, image_run, own_images
 from htaf.cli.flags import Concepts, DataDir, File, Json
 
@@ -25,14 +25,7 @@ if TYPE_CHECKING:
     from htaf.concepts.naming.job import NamingJob
     from htaf.data.attributes import Attributes
 
-ServerUrl = Annotated[
-    str | None,
-    arg(
-        metavar="URL",
-        help="Address of an OpenAI-compatible server; none: OPENAI_BASE_URL, else OpenAI's. Its key is in "
-        "OPENAI_API_KEY; most local servers need none.",
-    ),
-]
+ServerUrl = Annotated[str | None, arg(metavar="URL")]
 COLUMNS = ("concept", "verified", "held out", "p", "A", "B", "name (why not)")
 
 
@@ -81,6 +74,8 @@ def name_command(
         out: Also write the names, to .json.
         threshold: A name is verified from this held-out balanced accuracy on.
         seed: Seed of what is held out.
+        base_url: Address of an OpenAI-compatible server, whose key is in OPENAI_API_KEY; most local servers need none.
+            none: OPENAI_BASE_URL, else OpenAI's.
     """
     check_seed(seed)
     if out is not None and out.suffix.lower() != ".json":
@@ -184,9 +179,9 @@ def _run(job: NamingJob, client: ServerClient, *, send: bool = False) -> list[Na
 @contextlib.contextmanager
 def _client(model: str, base_url: str | None) -> Iterator[ServerClient]:
     """Who answers."""
-    from htaf.concepts.llm import ServerClient, default_cache
+    from htaf.concepts.llm import ServerClient
 
-    with ServerClient(model, base_url=base_url, cache=default_cache()) as asked:
+    with ServerClient(model, base_url=base_url, cache=cache_folder() / "replies") as asked:
         if asked.unencrypted:
             say_notes([f"the key goes unencrypted to {asked.unencrypted}"])
         yield asked

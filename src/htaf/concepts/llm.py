@@ -3,7 +3,7 @@
     class Answer(pydantic.BaseModel):
         animal: str
 
-    with ServerClient("gpt-4o-mini", cache=default_cache()) as client:
+    with ServerClient("gpt-4o-mini", cache=Path("replies")) as client:
         reply = client.ask([{"role": "user", "content": "Which animal barks? Reply with JSON."}], Answer)
 
 The content of a message is a text or a list of parts (`text_part`, `picture_part`), as OpenAI's chat completions have
@@ -32,7 +32,7 @@ from pydantic import BaseModel, ValidationError
 
 from htaf._ground.console import visible
 from htaf._ground.errors import HtafError, installed
-from htaf._ground.files import cache_folder, parse_json, to_json, write_atomic
+from htaf._ground.files import parse_json, to_json, write_atomic
 
 SAID = 400  # characters of a server's or a model's words in a message
 LONGEST = 200  # characters of a text that is quoted in a prompt
@@ -128,7 +128,7 @@ class ServerClient:
         base_url: default: OPENAI_BASE_URL, else OpenAI's.
         api_key: default: OPENAI_API_KEY; local servers need none. It is sent to that server alone, and neither printed,
             logged nor stored.
-        cache: folder of replies; None for none. `default_cache()` is the usual one. Processes may share it.
+        cache: folder of replies; None for none. Processes may share it.
         timeout: seconds without a word from the server after which a call has failed.
     Attributes:
         usage: counts of "calls" (requests sent, retries and failures among them), "tokens" (where the server counts
@@ -307,11 +307,6 @@ class ServerClient:
             write_atomic(self._cache / f"{key}.json", to_json({"model": self.model, "reply": text}))
         except OSError as error:  # to continue would pay for replies that are then lost
             raise ModelError(f"{self._cache}: a reply cannot be kept: {error.strerror or error}") from None
-
-
-def default_cache() -> Path:
-    """Say where replies are kept: htaf/replies in XDG_CACHE_HOME or ~/.cache."""
-    return cache_folder() / "replies"
 
 
 def _words(body: object) -> str:
