@@ -56,7 +56,7 @@ def main() -> None:
     rows: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
         began = time.perf_counter()
-        made = build_page(codes, place, shown=Shown(images=given.images), seconds=0.0)
+        made = build_page(codes, place, shown=Shown(images=given.images))
         built = time.perf_counter() - began
         path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])

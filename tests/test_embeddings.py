@@ -285,13 +285,13 @@ def test_a_planted_keyword_is_a_concept_and_the_reason(planted: Planted) -> None
 def test_a_page_of_texts(planted: Planted, tmp_path: Path) -> None:
     texts = [text for text, own in zip(planted.texts, planted.train, strict=True) if not own][:40]
     x, y = planted.rest[:40], planted.rest_of[:40]
-    page = planted.model.page(tmp_path / "page", x, y, items=texts, seconds=0.1)
+    page = planted.model.page(tmp_path / "page", x, y, items=texts)
     assert page.name == "index.html"
     assert read_page(page.parent)["page"]["items"] == {"kind": "text", "texts": True}
     assert read_script(page.parent / "data" / "texts-0000.js") == texts
     links = [f"https://example.org/{row}" for row in range(40)]
     for items, kind in ((links, "link"), (None, "row"), (np.zeros((40, 1, 8, 8), np.uint8), "image")):
-        planted.model.page(tmp_path / "page", x, y, items=items, seconds=0.0)
+        planted.model.page(tmp_path / "page", x, y, items=items)
         assert read_page(page.parent)["page"]["items"] == {"kind": kind, "texts": kind == "link"}
     for wrong in (np.zeros((40, 8, 8), np.uint8), np.zeros((40, 3, 8, 8)), np.zeros((40, 8, 8, 3), np.uint8)):
         with pytest.raises(ConceptError, match=r"expected pictures uint8 \[N, C, H, W\] with C 1 or 3, or texts, got "):

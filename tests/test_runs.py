@@ -471,7 +471,6 @@ HARM = [
     ("outcomes.jsonl", "study", "cells/0/record.json"),
     (".htaf-explorer", "page", "data/page.js"),
     ("scores.json", "folder of scores", "scores.json"),
-    ("sparse.json", "folder of sparse heads", "sparse.json"),
     ("record.json", "run", "checkpoints/epoch-1.ckpt"),
     ("concepts.json", "folder of codes", "head.safetensors"),
 ]

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from htaf._ground.console import visible
 from htaf.concepts.codes import ConceptError, codes_of
-from htaf.concepts.llm import BudgetError, MalformedReply, Part, numbered, quoted, shortened, text_part
+from htaf.concepts.llm import MalformedReply, ModelError, Part, numbered, quoted, shortened, text_part
 from htaf.concepts.naming.files import read_names, write_names
 from htaf.concepts.naming.job import NameReply, SortReply, naming_prompt, sorting_prompt
 
@@ -113,8 +113,8 @@ def test_what_can_be_seen_depends_on_the_seed_alone() -> None:
 
 def test_a_stopped_job_is_continued_and_asks_nothing_twice(tmp_path: Path) -> None:
     table, kept, out = made(), {}, tmp_path / "n.json"
-    first = Counted(TableModel(table), lambda n, _: BudgetError("used up") if n > 5 else None, kept)
-    with pytest.raises(BudgetError):
+    first = Counted(TableModel(table), lambda n, _: ModelError("used up") if n > 5 else None, kept)
+    with pytest.raises(ModelError):
         named(table, first, out=out, parallel=1)
     assert [entry["concept"] for entry in read_names(out)] == [0, 1]
     second = Counted(TableModel(table), keep=kept)

@@ -139,14 +139,13 @@ def test_names_from_a_server(htaf, codes: Path, tmp_path: Path, monkeypatch: pyt
         assert rows == ["2", "3", "1", "0"]  # the most important first
 
 
-@pytest.mark.parametrize("how", ["budget", "down"])
-def test_a_stop_half_way_keeps_what_is_finished(htaf, codes: Path, tmp_path: Path, how: str, monkeypatch) -> None:
+def test_a_stop_half_way_keeps_what_is_finished(htaf, codes: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("htaf.concepts.naming.job.ThreadPoolExecutor", lambda _: ThreadPoolExecutor(1))
     out = tmp_path / "names.json"
-    fails = [None if how == "budget" else Answer(status=401, text="")]
+    fails: list[Answer | None] = [Answer(status=401, text="")]
     with served(lambda n: fails[0] if n > 5 else None) as server:
         words = ("concepts", "name", codes, "--model", MODEL.model, "--out", out, "--base-url", server.base_url)
-        code, printed, err = htaf(*words, *(("--max-calls", 5) if how == "budget" else ()))
+        code, printed, err = htaf(*words)
         assert (code, printed) == (1, ""), err
         one_line(err)
         assert "what the model said is kept; to continue, give the same command again" in err
@@ -202,11 +201,6 @@ def test_names_of_a_file_are_checked(htaf, codes: Path, tmp_path: Path) -> None:
         (("--model", "m", "--check", "nothing.json"), 1, "nothing.json"),
         (("--model", "m", "--base-url", "ftp://x"), 1, "ftp://x"),
         (("--model", "m", "--base-url", "http://127.0.0.1:9"), 1, "127.0.0.1:9"),
-        (
-            ("--model", "m", "--max-calls", "0", "--base-url", "http://127.0.0.1:9"),
-            1,
-            "the budget of 0 calls is used up",
-        ),
     ],
 )
 def test_bad_input(htaf, codes: Path, words: tuple[str, ...], code: int, message: str, monkeypatch, tmp_path) -> None:

@@ -223,13 +223,11 @@ def test_resized_keeps_the_sum(h: int, w: int, height: int, width: int) -> None:
     np.testing.assert_allclose(resized(resized(values, (2 * h, 3 * w)), (h, w)), values, atol=1e-12)
 
 
-def test_box_share_and_peak() -> None:
+def test_boxes() -> None:
     values = np.zeros((4, 4))
     values[1, 2], values[2, 2], values[3, 0], values[0, 0] = 4.0, 2.0, 3.0, -5.0
     found = Map(0, values, 4.0, 0.0, (32, 48))
     assert found.box() == (24, 8, 36, 24)  # columns of 12 pixels, rows of 8; the value at the left is not joined
-    assert found.share((24, 8, 36, 24)) == pytest.approx(6 / 9)
-    assert found.peak() == (12, 30)
     assert Map(0, -np.ones((4, 4)), -16.0, 0.0, (32, 32)).box() is None
     fine = np.zeros((64, 64))
     fine[20:24, 40:44] = 1

@@ -40,7 +40,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
         {"concept": 4, "name": "large leaf", "verified": False, "reason": "held-out balanced accuracy 0.61 < 0.75",
          "held_out": 0.61, "p_value": 0.2, "agreement": 0.7, "source": "attributes"},
     ]  # fmt: skip
-    build_page(codes, out, pixels=pictures, names=names, heading=Heading("Trees", about=[("Run", "r")]), seconds=5.0)
+    build_page(codes, out, pixels=pictures, names=names, heading=Heading("Trees", about=[("Run", "r")]))
     return Site(out, codes)
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from htaf.concepts.codes import Codes, ConceptError, codes_of
-from htaf.concepts.counterfactuals import counterfactual
 from htaf.concepts.counts import proportions
 from htaf.concepts.explorer.build import build_page
 from htaf.concepts.explorer.contents import chosen_rows
@@ -115,25 +114,6 @@ def test_classes_and_histograms_count_all_images_of_the_part(tmp_path: Path) -> 
     assert any("34 of the 200 test images have no label" in note for note in head["notes"])
 
 
-def test_flips_of_misclassified_images(tmp_path: Path) -> None:
-    codes = made_codes()
-    build_page(codes, tmp_path / "p")
-    test = codes.part("test")
-    flips = read_page(tmp_path / "p")["images"]["flips"]
-    wrong = np.flatnonzero((test.labels >= 0) & (test.labels != test.exact))
-    assert sorted(map(int, flips)) == wrong.tolist()
-    assert len(wrong) > 3
-    for row in wrong.tolist():
-        known = counterfactual(test, row)
-        assert flips[str(row)] == {
-            "target": int(test.labels[row]),
-            "concepts": list(known.concepts or ()),
-            "proven": True,
-            "lower": known.lower,
-            "feasible": True,
-        }
-
-
 def test_the_key_is_that_of_the_codes(tmp_path: Path) -> None:
     def key(codes: Codes, **options: Any) -> str:
         build_page(codes, tmp_path / "p", **options)
@@ -235,10 +215,10 @@ def test_a_network_that_knows_nothing_is_said_to(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     parts = (np.arange(400) % 2 * 2).astype(np.uint8)
     codes = small(rng.integers(0, 2, (400, 8)), rng.integers(0, 4, 400).tolist(), 4, parts=parts)
-    made = build_page(codes, tmp_path / "p", seconds=0)
+    made = build_page(codes, tmp_path / "p")
     assert any("do not trust names" in note for note in made["notes"])
     constant = codes_of(np.ones((40, 3)), [0, 0, 0, 1] * 10, np.zeros((2, 3)), np.array([1, 0]), parts=parts[:40])
-    made = build_page(constant, tmp_path / "c", seconds=0)
+    made = build_page(constant, tmp_path / "c")
     assert any(
         note.startswith("the network is right for 50.0% of images (always the most frequent class: 50.0%)")
         for note in made["notes"]
@@ -250,14 +230,14 @@ def test_a_network_that_knows_nothing_is_said_to(tmp_path: Path) -> None:
 
 def test_the_most_frequent_mistakes(tmp_path: Path) -> None:
     codes = made_codes(3000, classes=8)
-    build_page(codes, tmp_path / "p", shown=Shown(images=50), seconds=0)
+    build_page(codes, tmp_path / "p", shown=Shown(images=50))
     found = read_page(tmp_path / "p")["page"]["confusions"]
     test = codes.part("test")
     pairs = Counter((a, b) for a, b in zip(test.labels.tolist(), test.exact.tolist(), strict=True) if -1 != a != b)
     assert len(found) == 20
     assert [count for *_, count in found] == sorted(pairs.values(), reverse=True)[:20]
     assert all(pairs[true, said] == count for true, said, count in found)
-    build_page(replace(codes, exact=codes.labels), tmp_path / "q", seconds=0)
+    build_page(replace(codes, exact=codes.labels), tmp_path / "q")
     assert read_page(tmp_path / "q")["page"]["confusions"] == []
 
 
@@ -266,7 +246,6 @@ def test_the_most_frequent_mistakes(tmp_path: Path) -> None:
     [
         ({}, {"shown": Shown(images=0)}, "expected images >= 1"),
         ({}, {"shown": Shown(detailed=-1)}, "detailed >= 0"),
-        ({}, {"seconds": float("nan")}, "expected finite seconds >= 0, got nan"),
         ({"bias": np.full(5, np.inf, np.float32)}, {}, "expected finite weights and biases of the head, got inf"),
     ],
 )

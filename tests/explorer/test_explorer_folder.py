@@ -46,7 +46,7 @@ def gone_one(one: str) -> np.ndarray:
 
 def test_some_images_are_there_at_full_size(tmp_path: Path) -> None:
     out, codes = tmp_path / "p", made_codes(200)
-    made = build_page(codes, out, pixels=small_ones, original=large, shown=Shown(detailed=10), seconds=0.0)
+    made = build_page(codes, out, pixels=small_ones, original=large, shown=Shown(detailed=10))
     found = read_page(out)["page"]
     assert made["originals"] == len(found["originals"]["rows"]) == 10
     assert found["example"] in found["originals"]["rows"]
@@ -56,22 +56,13 @@ def test_some_images_are_there_at_full_size(tmp_path: Path) -> None:
         assert abs(int(np.asarray(image).mean()) - int(codes.part("test").ids[row]) % 256) <= 2
     before = contents(out)
     (out / "data" / "full" / ".000001.webp.abc").write_text("left")
-    build_page(codes, out, pixels=small_ones, original=large, shown=Shown(detailed=10), seconds=0.0)
+    build_page(codes, out, pixels=small_ones, original=large, shown=Shown(detailed=10))
     assert contents(out) == before
-    made = build_page(codes, out, pixels=small_ones, original=gone_one, shown=Shown(detailed=10), seconds=0.0)
+    made = build_page(codes, out, pixels=small_ones, original=gone_one, shown=Shown(detailed=10))
     assert made["originals"] == 0
     assert "no pictures at full size: they are gone" in made["notes"]
-    build_page(codes, out, pixels=small_ones, original=large, shown=Shown(detailed=0), seconds=0.0)
+    build_page(codes, out, pixels=small_ones, original=large, shown=Shown(detailed=0))
     assert not (out / "data" / "full").exists()
-
-
-def test_no_time_leaves_flips_to_the_page(tmp_path: Path) -> None:
-    made = build_page(made_codes(), tmp_path / "p", seconds=0)
-    assert read_page(tmp_path / "p")["images"]["flips"] == {}
-    assert any("counterfactuals were looked for in 0 of " in note for note in made["notes"])
-    made = build_page(made_codes(), tmp_path / "p")
-    assert read_page(tmp_path / "p")["images"]["flips"]
-    assert not any("counterfactuals" in note for note in made["notes"])
 
 
 def test_the_same_bytes_again_and_elsewhere(tmp_path: Path) -> None:

@@ -145,28 +145,31 @@ def test_nearest_images_follow_the_flips(site: Site, visit: Open) -> None:
     assert [0 if text == "same bits" else int(text.split()[0]) for text in said] == far[order].tolist()
 
 
-def test_counterfactuals_are_those_of_python(site: Site, visit: Open) -> None:
+def test_counterfactuals_enclose_those_of_python(site: Site, visit: Open) -> None:
     page, shown = visit(site).go(), site.shown
     for row in range(10):
         for target in range(5):
             seen = page.evaluate("([row, target]) => htafExplorer.counterfactual(row, target)", [row, target])
-            expected = counterfactual(shown, row, target, time_limit=0.0)
-            concepts = None if expected.concepts is None else list(expected.concepts)
-            assert (seen["concepts"], seen["lower"], seen["proven"]) == (concepts, expected.lower, expected.proven)
-            assert seen["feasible"] == expected.feasible
+            best = counterfactual(shown, row, target).upper
+            if best is None:
+                assert seen["concepts"] is None
+            elif seen["concepts"] is None:
+                assert seen["feasible"] is None
+            else:
+                assert seen["lower"] <= best <= len(seen["concepts"])
+                assert best == len(seen["concepts"]) or not seen["proven"]
 
 
-def test_the_proven_flips_of_the_data_are_shown_and_applied(site: Site, visit: Open) -> None:
+def test_flips_are_shown_and_applied(site: Site, visit: Open) -> None:
     shown = site.shown
     row = int(np.flatnonzero((shown.labels >= 0) & (shown.labels != shown.exact))[0])
-    best = counterfactual(shown, row)
     page = visit(site).go(image(site, row))
-    assert "proven" in page.inner_text(".counterfactual .found")
+    count = page.locator(".chips li").count()
+    assert count
     page.click("text=Apply these flips")
     page.wait_for_selector("text=Applied")
     assert int(np.argmax(logits_on(page, 5))) == shown.labels[row]
-    assert page.locator(".chips li").count() == best.upper
-    assert page.locator("tr.changed").count() == best.upper
+    assert page.locator("tr.changed").count() == count
 
 
 def test_concepts_are_searched_sorted_and_filtered(site: Site, visit: Open) -> None:
@@ -297,7 +300,7 @@ def test_the_page_of_a_sparse_head_shows_the_concepts_that_it_uses(site: Site, v
         site.codes.unpack(), site.codes.labels, weight, site.codes.bias, classes=site.codes.classes,
         parts=np.asarray(site.codes.parts), ids=site.codes.ids,
     )  # fmt: skip
-    build_page(codes, tmp_path / "page", pixels=pictures, seconds=0.0)
+    build_page(codes, tmp_path / "page", pixels=pictures)
     sparse = Site(tmp_path / "page", codes)
     tab = visit(sparse)
     page = tab.go()

@@ -103,7 +103,7 @@ def test_ten_thousand_images_open_in_two_seconds(visit: Open, tmp_path: Path) ->
     names = [f"{k:03d}.Class_number_{k}" for k in range(classes)]
     ids = [f"{names[label]}/image_{row:05d}.jpg" for row, label in enumerate(labels)]
     codes = codes_of(bits, labels, weight, bias, classes=names, parts=parts, ids=ids)
-    build_page(codes, tmp_path / "large", seconds=0.0)
+    build_page(codes, tmp_path / "large")
     tab = visit((tmp_path / "large" / "index.html").as_uri())
     ready = {"#/": ".scores", "#/concepts": "[data-concept]", "#/images": ".thumb", "#/image/?row=7": "[data-logit]"}
     for address, what in ready.items():
@@ -126,7 +126,7 @@ def test_ten_thousand_images_open_in_two_seconds(visit: Open, tmp_path: Path) ->
 def test_axe_finds_no_serious_fault_in_a_page_of_texts(scheme: str, axe: str, visit: Open, tmp_path: Path) -> None:
     codes = made_codes()
     texts = {one: f"https://example.org/{row}" if row % 2 else "words " * 500 for row, one in enumerate(codes.ids)}
-    build_page(codes, tmp_path / "page", items=Items("text", texts), seconds=0.0)
+    build_page(codes, tmp_path / "page", items=Items("text", texts))
     tab = visit(Site(tmp_path / "page", codes), viewport={"width": 390, "height": 900}, color_scheme=scheme)
     found = []
     for name, address in VIEWS.items():

@@ -121,7 +121,7 @@ def test_related_concepts_of_each_kind(site: Site, visit: Open) -> None:
 
 def test_images_from_strong_to_barely_on(site: Site, visit: Open, tmp_path: Path) -> None:
     margins = np.random.default_rng(0).normal(size=(len(site.codes), 21)).astype(np.float16)
-    build_page(site.codes, tmp_path / "page", pixels=pictures, margins=margins, seconds=0.0)
+    build_page(site.codes, tmp_path / "page", pixels=pictures, margins=margins)
     page = visit(Site(tmp_path / "page", site.codes)).go("#/concept/3")
     found = read_page(tmp_path / "page")["arrays"]["strongest"][:, 3]
     assert rows_of(page, site, "margins") == found[found >= 0].tolist()
@@ -199,7 +199,7 @@ def memorised() -> Codes:
 
 def test_what_holds_for_training_images_alone_is_marked(visit: Open, tmp_path: Path) -> None:
     """Class and concept views too; a class without held-out images shows those of training, and says so."""
-    build_page(memorised(), tmp_path / "page", seconds=0.0)
+    build_page(memorised(), tmp_path / "page")
     tab = visit(Site(tmp_path / "page", memorised()))
     page = tab.go("#/pair?a=0&b=1")
     assert "nothing that both the training and the test images show" in page.inner_text(".sentence >> nth=0")
@@ -230,7 +230,7 @@ def test_parts_come_when_they_are_needed(
     monkeypatch.setattr("htaf.concepts.explorer.contents.BITS", 3)
     monkeypatch.setattr("htaf.concepts.explorer.contents.IDS", 16)
     codes = made_codes(600, names=("ash", "birch", "cedar", "dogwood", "elm"))
-    build_page(codes, tmp_path / "page", seconds=0.0)
+    build_page(codes, tmp_path / "page")
     many = Site(tmp_path / "page", codes)
     assert len(list((tmp_path / "page" / "data").glob("bits-*.js"))) == 4
     tab = visit(many)

@@ -41,7 +41,6 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Site:
         pixels=pictures,
         names=names,
         heading=Heading(HOSTILE[4], about=about, notes=HOSTILE),
-        seconds=0.0,
     )
     return Site(folder, codes)
 

@@ -27,7 +27,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Site:
     said = [*LINKS, LONG, *HOSTILE, *(f"the text number {row}\nand its second line" for row in range(40))]
     folder = tmp_path_factory.mktemp("texts") / "page"
     by_id = dict(zip(shown.ids, said, strict=False))
-    build_page(codes, folder, items=Items("text", by_id), heading=Heading("Sayings"), seconds=0.5)
+    build_page(codes, folder, items=Items("text", by_id), heading=Heading("Sayings"))
     return Site(folder, codes)
 
 
@@ -53,11 +53,11 @@ def test_a_row_without_its_text_is_refused(tmp_path: Path) -> None:
 
 def test_long_texts_come_in_files_of_a_megabyte(tmp_path: Path) -> None:
     codes = made_codes()
-    build_page(codes, tmp_path, items=Items("text", dict.fromkeys(codes.ids, "x" * 100_000)), seconds=0.0)
+    build_page(codes, tmp_path, items=Items("text", dict.fromkeys(codes.ids, "x" * 100_000)))
     files = sorted((tmp_path / "data").glob("texts-*.js"))
     assert len(files) == 4
     assert sum(len(read_script(file)) for file in files) == 40
-    build_page(codes, tmp_path, seconds=0.0)
+    build_page(codes, tmp_path)
     assert not [*(tmp_path / "data").glob("texts-*.js")]
 
 

@@ -6,14 +6,13 @@ import json
 import logging
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from askings import ASKED, GOOD, KEY, Name, ask, model_of, other
 
-from htaf.concepts.llm import BudgetError, MalformedReply, ModelError, ServerClient
+from htaf.concepts.llm import MalformedReply, ModelError, ServerClient
 from scripted_server import Answer, ScriptedServer, scripted
 
 pytestmark = pytest.mark.usefixtures("no_surroundings")
@@ -34,9 +33,8 @@ def test_a_request_and_its_reply() -> None:
 def test_what_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelError, match="OPENAI_MODEL"):
         ServerClient(cache=None)
-    for name in ("timeout", "calls"):
-        with pytest.raises(ModelError, match=f"expected .*{name}"):
-            model_of("http://localhost:1/v1", **{name: -1})
+    with pytest.raises(ModelError, match="expected timeout > 0"):
+        model_of("http://localhost:1/v1", timeout=-1)
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'htaf\[images\]'"):
         model_of("http://localhost:1/v1")
@@ -104,25 +102,6 @@ def test_a_damaged_file_counts_as_nothing(content: bytes, tmp_path: Path) -> Non
         for _ in range(2):
             assert model.ask(ASKED, Name).name == "wings"
         assert (model.usage["calls"], model.usage["cached"]) == (2, 1)
-
-
-# The budget
-
-
-def test_the_calls_are_never_exceeded() -> None:
-    with ScriptedServer(lambda _: (time.sleep(0.02), GOOD)[1]) as server, model_of(server, calls=7) as model:
-
-        def one(sample: int) -> bool:
-            try:
-                return bool(model.ask(other(sample), Name))
-            except BudgetError:
-                return False
-
-        with ThreadPoolExecutor(16) as pool:
-            assert sum(pool.map(one, range(40))) == 7
-        with pytest.raises(BudgetError, match="the budget of 7 calls is used up"):
-            model.ask(other(99), Name)
-        assert len(server.requests) == model.usage["calls"] == 7
 
 
 # Servers that fail

@@ -566,7 +566,7 @@ NUMBERS = {
     int: ("nan", "inf", "1.5", "x", "", "-1", TINIEST, HUGE, "1e3", "0x10", "\u0663x"),
     float: ("nan", "inf", "-inf", "-1", "-1e-300", "1e400", "x", "", "1,5", "-0.5"),
 }
-TAKES_HUGE = {"--part-images", "--max-calls", "-k", "--k", "--differing", "--images", "--rows", "--count", "--tokens",
+TAKES_HUGE = {"--part-images", "-k", "--k", "--differing", "--images", "--rows", "--count", "--tokens",
               "--blocks", "--originals", "--maps"}  # fmt: skip
 READ_LATER = {"--data-dir", "--base-url", "--model", "--storage"}  # texts that are read only where something needs them
 PATHS = ("W/missing", "W/empty", "W/nothing.bin", "W/broken-link", "a\0b", "W/rows.csv/x", "n" * 300)

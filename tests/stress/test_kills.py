@@ -40,7 +40,6 @@ FOLDERS = {  # of those that go on where they were stopped, and keep their folde
 }
 COMMANDS = FOLDERS | {
     "scores": "concepts score W/codes --out out",
-    "sparse heads": "concepts sparse W/run --codes W/codes --out out --nec 2",
     "names": "concepts name W/codes --attributes W/attributes.csv --out out.json",
     "predictions": "predict W/table-run W/rows.csv --out out.csv",
     "a packed file": "pack W/run --out out.packed",

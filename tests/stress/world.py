@@ -160,7 +160,6 @@ WORDS = {
     "paper leakage": "W/codes --names W/names.json --attributes W/attributes.csv",
     "paper bench": "W/codes --features W/features --attributes W/attributes.csv --out out",
     "concepts score": "W/codes --out out",
-    "concepts sparse": "W/run --codes W/codes --out out --nec 2",
     "concepts find": "W/run --with W/photos/red --without W/photos/blue --out out",
     "concepts edit": "W/run --off 3:1 --out out",
     "concepts name": "W/codes --attributes W/attributes.csv --out out.json",

@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float32, Int64
 from torch import Tensor
 
-from htaf.concepts.regions import Box, Map, Regions
+from htaf.concepts.regions import Box, Map, Regions, resized
 from htaf.core.activations import HTAF
 from htaf.models.build import backbone
 from htaf.models.icbm import ICBM
@@ -139,12 +139,26 @@ def overlap(one: Box, two: Box) -> float:
     return inside / (sum(areas) - inside)
 
 
+def peak(found: Map) -> tuple[int, int]:
+    """(y, x) of the pixel in the middle of the highest value."""
+    y, x = np.unravel_index(int(found.values.argmax()), found.values.shape)
+    (h, w), (height, width) = found.values.shape, found.size
+    return int((y + 0.5) * height / h), int((x + 0.5) * width / w)
+
+
+def share(found: Map, box: Box) -> float:
+    """The share of the positive values that lies inside a box, in [0, 1]; 0 where there are none."""
+    positive = resized(found.values.clip(min=0), found.size)
+    left, top, right, bottom = box
+    return float(positive[top:bottom, left:right].sum() / positive.sum()) if positive.any() else 0.0
+
+
 def scored(maps: Sequence[Map], spots: Sequence[Box]) -> dict[str, float]:
     """Means of mass, pointing and IoU of maps against the spots."""
     mass, hits, ious = [], [], []
     for found, spot in zip(maps, spots, strict=True):
-        y, x = found.peak()
-        mass.append(found.share(spot))
+        y, x = peak(found)
+        mass.append(share(found, spot))
         hits.append(spot[0] <= x < spot[2] and spot[1] <= y < spot[3])
         box = found.box()
         ious.append(0.0 if box is None else overlap(box, spot))

@@ -239,8 +239,7 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "study": (("cells", "outcomes.jsonl"), ("cells.jsonl", "report.md", "work")),
     "page": ((".htaf-explorer",), ("index.html", "app.js", "app.css", "data")),
     "folder of scores": (("scores.json",), ()),
-    "folder of sparse heads": (("sparse.json",), ()),
-    "found concept": (("found.json",), ("images.png",)),
+    "found concept": (("found.json",), ()),
     "language model": (
         ("htaf_record.json",),
         ("model.htaf.safetensors", "htaf_gates.safetensors", "config.json", "generation_config.json", "tokenizer.json",

@@ -116,10 +116,6 @@ VERBS = {
         "htaf.cli.concepts:score",
         "Score concepts: accuracy, dead concepts, concept accuracy, class specificity, redundancy, sparsity.",
     ),
-    "concepts sparse": Verb(
-        "htaf.cli.concepts:sparse",
-        "Fit heads in which each class draws on few concepts.",
-    ),
     "concepts find": Verb(
         "htaf.cli.concepts:find",
         "Find a concept of your own: the bit or the direction that follows it, by chance or not, and whether it is "

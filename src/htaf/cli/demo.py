@@ -15,7 +15,7 @@ from htaf._ground.console import UsageError, check_seed, print_json, say, show, 
 from htaf._ground.files import LOCK, check_output_folder, hold, to_json, write_atomic
 from htaf.cli.concepts import show_heads
 from htaf.cli.flags import DataDir, Folder, Json, Place
-from htaf.cli.naming import ServerFlags, model_names
+from htaf.cli.naming import ServerUrl, model_names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ class FolderFlags:
 
 
 def _own(
-    out: Path, data: str, seed: int, flags: FolderFlags, server: ServerFlags, data_dir: str | None, json: bool
+    out: Path, data: str, seed: int, flags: FolderFlags, base_url: str | None, data_dir: str | None, json: bool
 ) -> None:
     """Run every step on the user's images."""
     begun = time.monotonic()
@@ -67,7 +67,7 @@ def _own(
     recipe_of("frozen", fields)  # fails before anything is written
     model = flags.model or os.environ.get("OPENAI_MODEL", "")
     check_output_folder(out, own="demonstration")
-    named = (lambda codes, file: model_names(codes, model, server, file)) if model else None
+    named = (lambda codes, file: model_names(codes, model, base_url, file)) if model else None
     with hold(out / LOCK, f"another process writes {out}"):
         found = discover(
             data, out, seed=seed, size=flags.size, data_dir=data_dir, name=named,
@@ -118,7 +118,7 @@ def demo(
     seed: int = 0,
     data: Place = None,
     folder: OmitArgPrefixes[FolderFlags] = FolderFlags(),
-    server: OmitArgPrefixes[ServerFlags] = ServerFlags(),  # noqa: B008
+    base_url: ServerUrl = None,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
@@ -131,11 +131,13 @@ def demo(
         out: Folder for the runs and the page.
         seed: Seed of the split, the weights and the order of the batches.
         data: Your own images instead: a folder of class folders, or the name of a set; none: the digits.
+        base_url: Address of the language model's server, whose key is in OPENAI_API_KEY; none: OPENAI_BASE_URL, else
+            OpenAI's.
     """
     check_seed(seed)
     if data is not None:
-        return _own(out, data, seed, folder, server, data_dir, json)
-    if folder != FolderFlags() or server != ServerFlags() or data_dir is not None:
+        return _own(out, data, seed, folder, base_url, data_dir, json)
+    if folder != FolderFlags() or base_url is not None or data_dir is not None:
         raise UsageError(
             "--backbone and all other flags beside --out, --seed and --json are for your own images: give --data too"
         )

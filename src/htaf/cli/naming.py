@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from tyro.conf import OmitArgPrefixes, arg
 
 from htaf._ground.console import UsageError, check_seed, print_json, progress, say, say_notes, show, tell
-from htaf._ground.files import check_output, hold, lock_beside
+from htaf._ground.files import cache_folder, check_output, hold, lock_beside
 from htaf.cli.concepts import CodesDir, image_run, own_images
 from htaf.cli.flags import Concepts, DataDir, File, Json
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from htaf.concepts.naming.job import NamingJob
     from htaf.data.attributes import Attributes
 
+ServerUrl = Annotated[str | None, arg(metavar="URL")]
 COLUMNS = ("concept", "verified", "held out", "p", "A", "B", "name (why not)")
 
 
@@ -49,19 +50,6 @@ class AskingFlags:
     estimate: bool = False
 
 
-@dataclass(frozen=True)
-class ServerFlags:
-    """The server of the language model. Its key is in OPENAI_API_KEY; most local servers need none.
-
-    Args:
-        base_url: Address of an OpenAI-compatible server; none: OPENAI_BASE_URL, else OpenAI's.
-        max_calls: Most requests, retries included; none: no limit.
-    """
-
-    base_url: Annotated[str | None, arg(metavar="URL")] = None
-    max_calls: Annotated[int | None, arg(metavar="N")] = None
-
-
 def name_command(
     codes: CodesDir,
     *,
@@ -71,7 +59,7 @@ def name_command(
     threshold: float = 0.75,
     seed: int = 0,
     asking: OmitArgPrefixes[AskingFlags] = AskingFlags(),
-    server: OmitArgPrefixes[ServerFlags] = ServerFlags(),
+    base_url: ServerUrl = None,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
@@ -86,6 +74,8 @@ def name_command(
         out: Also write the names, to .json.
         threshold: A name is verified from this held-out balanced accuracy on.
         seed: Seed of what is held out.
+        base_url: Address of an OpenAI-compatible server, whose key is in OPENAI_API_KEY; most local servers need none.
+            none: OPENAI_BASE_URL, else OpenAI's.
     """
     check_seed(seed)
     if out is not None and out.suffix.lower() != ".json":
@@ -93,7 +83,7 @@ def name_command(
     if out is not None:  # which may be the file of --check: names that are checked may be written back
         read = [codes, attributes, asking.pictures]
         check_output(out, [path for path in read if path is not None])
-    flags = {"model": model} | vars(asking) | vars(server)
+    flags = {"model": model} | vars(asking) | {"base_url": base_url}
     unused = [name for name, value in flags.items() if value not in (None, False, ())]
     if attributes is not None and unused:
         raise UsageError(f"expected --attributes, or --model and its flags, got both: --{unused[0].replace('_', '-')}")
@@ -115,7 +105,7 @@ def name_command(
             return _show(names, most_important(opened).tolist(), json)
         from htaf.concepts.naming.job import class_evidence, naming_job, picture_evidence
 
-        with _client(model, server) as client:
+        with _client(model, base_url) as client:
             if asking.pictures is None:
                 evidence = class_evidence(opened, seed=seed)
             else:
@@ -140,11 +130,11 @@ def _by_attributes(codes: Codes, known: Attributes, out: Path | None, threshold:
     return names
 
 
-def model_names(codes: Codes, model: str, server: ServerFlags, out: Path) -> list[NameEntry]:
+def model_names(codes: Codes, model: str, base_url: str | None, out: Path) -> list[NameEntry]:
     """Name concepts by a language model that reads the classes' names, and write the names to a file."""
     from htaf.concepts.naming.job import class_evidence, naming_job
 
-    with _client(model, server) as client:
+    with _client(model, base_url) as client:
         return _run(naming_job(class_evidence(codes), client, out=out), client)
 
 
@@ -187,11 +177,11 @@ def _run(job: NamingJob, client: ServerClient, *, send: bool = False) -> list[Na
 
 
 @contextlib.contextmanager
-def _client(model: str, server: ServerFlags) -> Iterator[ServerClient]:
+def _client(model: str, base_url: str | None) -> Iterator[ServerClient]:
     """Who answers."""
-    from htaf.concepts.llm import ServerClient, default_cache
+    from htaf.concepts.llm import ServerClient
 
-    with ServerClient(model, base_url=server.base_url, cache=default_cache(), calls=server.max_calls) as asked:
+    with ServerClient(model, base_url=base_url, cache=cache_folder() / "replies") as asked:
         if asked.unencrypted:
             say_notes([f"the key goes unencrypted to {asked.unencrypted}"])
         yield asked

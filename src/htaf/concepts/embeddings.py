@@ -368,7 +368,6 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
         items: Sequence[str] | np.ndarray | None = None,
         ids: Sequence[str] = (),
         title: str = "Concepts",
-        seconds: float = 20.0,
     ) -> Path:
         """The page of `htaf explore` for these rows: open the file that is returned.
 
@@ -376,7 +375,7 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
             out: a new or empty folder, or that of an earlier page.
             X, y, ids: as of `codes`, of rows that were not trained on.
             items: what each row is of: texts or links; pictures uint8 [N, C, H, W], C 1 or 3; None: ids alone.
-            title: of the page. seconds: for proofs of counterfactuals, at most.
+            title: of the page.
 
         Raises:
             ConceptError: another number of items, arrays that are no pictures, or equal ids; and as `codes` and
@@ -410,7 +409,6 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
             margins=margins,
             items=what,
             heading=Heading(title, [("Features", f"{self.bits_.directions.shape[1]:,}")]),
-            seconds=seconds,
         )
         return Path(made["page"])
 

@@ -1,11 +1,10 @@
 """A concept of one's own in a classifier, from rows that have it and rows that do not: its bit and its direction.
 
-For a run on images also what was found in plain words and pictures.
+For a run on images also what was found in plain words.
 """
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,9 +35,8 @@ STRENGTH = 0.1  # of the ridge penalty, in mean eigenvalues: of 0.01 to 10 what 
 MOVED_VALUES = 1 << 24  # of moved rows in memory
 
 PreActivations = Callable[[Float64[np.ndarray, "rows features"]], Float64[np.ndarray, "rows concepts"]]
-RECORD, IMAGES = "found.json", "images.png"
+RECORD = "found.json"
 BATCH = 16  # images in one pass
-COLUMNS = 8  # of a picture
 BITS = 10  # that are listed
 CLASSES = 3  # that an answer names
 PAIRED = 0.8  # share of the names that are on both sides, so that the images are pairs
@@ -459,11 +457,11 @@ def read_sides(run: Run, with_: Sequence[Path], without: Sequence[Path]) -> Side
 
 
 def find_in_run(run: Run, sides: Sides, out: Path | None = None, *, device: Device = "auto") -> dict[str, Any]:
-    """Look for a concept in a run, and write found.json and images.png.
+    """Look for a concept in a run, and write found.json.
 
     Args:
         run: of `htaf train icbm`, with bits. sides: of `read_sides`.
-        out: a folder, made where it does not exist; files of these names are replaced. None: nothing is written.
+        out: a folder, made where it does not exist; a file of this name is replaced. None: nothing is written.
         device: where the network runs.
 
     Returns:
@@ -500,9 +498,7 @@ def find_in_run(run: Run, sides: Sides, out: Path | None = None, *, device: Devi
     result = _record(run, sides, found, bits, network.preprocessor.classes)
     result |= {"notes": notes, "answers": answers(result)}
     if out is not None:
-        files: dict[str, bytes | str] = {RECORD: to_json(result), IMAGES: _images(result, sides, found)}
-        for name, content in files.items():
-            write_atomic(out / name, content)
+        write_atomic(out / RECORD, to_json(result))
     return result
 
 
@@ -621,45 +617,3 @@ def _gains(of: Mapping[str, Any]) -> str:
     """The classes whose scores change most clearly."""
     by_p = sorted(of["classes"], key=lambda row: (row["p"], -abs(row["gain"])))[:CLASSES]
     return "class scores: " + ", ".join(f"{row['class']} {row['gain']:+.2f} (p = {row['p']:.3f})" for row in by_p)
-
-
-def _images(result: Mapping[str, Any], sides: Sides, found: Found) -> bytes:
-    """Images with a concept above those without, from the highest score to the lowest."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(1.3 * COLUMNS, 3.9), layout="constrained")
-    grid: Any = figure.subplots(2, COLUMNS, squeeze=False)
-    for axes in grid.flat:
-        axes.set_axis_off()
-    after = "flipped" if result["follows"] == "bit" else "moved"
-    for side, line in zip((True, False), grid, strict=True):
-        rows = np.flatnonzero(found.has_concept == side)
-        for row, axes in zip(_spaced(rows, found.direction.scores[rows], COLUMNS).tolist(), line, strict=False):
-            shown = result["images"][row]
-            axes.imshow(_rgb(sides.pixels[row].numpy()))
-            turned = "" if shown[after] == shown["prediction"] else f"\nto {_short(shown[after], 16)}"
-            axes.set_title(
-                f"{shown['score']:+.2f}\n{_short(shown['prediction'], 16)}{turned}", fontsize=7, parse_math=False
-            )
-    how = "the bit flipped" if after == "flipped" else "the image moved"
-    what = "score of the direction, left out of the fit; prediction, and to what it changes with"
-    figure.suptitle(f"with it above, without below; {what} {how}", fontsize=8)
-    data = io.BytesIO()
-    figure.savefig(data, format="png", dpi=120)
-    return data.getvalue()
-
-
-def _spaced(rows: np.ndarray, margins: np.ndarray, count: int) -> Int64[np.ndarray, " rows"]:
-    """Of rows with the highest margins first, some evenly spaced in rank."""
-    falling = rows[np.argsort(-margins, kind="stable")]
-    return falling[np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(np.int64)]
-
-
-def _rgb(pixels: UInt8[np.ndarray, "c h w"]) -> UInt8[np.ndarray, "h w 3"]:
-    """An image, grey ones too, as it is drawn."""
-    return np.ascontiguousarray(np.broadcast_to(pixels, (3, *pixels.shape[1:])).transpose(1, 2, 0))
-
-
-def _short(text: str, most: int) -> str:
-    """The text, of more characters the first ones."""
-    return text if len(text) <= most else text[: most - 1] + "…"

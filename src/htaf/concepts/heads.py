@@ -5,7 +5,7 @@ How many concepts a class and a decision draw on (NEC and NCC of a head), and ho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int32, Int64
 
 from htaf._ground.errors import expect_seed
-from htaf.concepts.codes import CHUNK, Codes, ConceptError, PartName, class_number
+from htaf.concepts.codes import CHUNK, Codes, ConceptError, class_number
 from htaf.concepts.counts import in_turn, labelled, same_bits, training_means
 from htaf.concepts.store import Features
 from htaf.transform.hardening.linear import LinearFit, Weights, largest_of_each
@@ -27,7 +27,6 @@ _LEAST = 1e-9  # of a logit's sum: what rounding adds
 CAP = 20_000  # images that a head is fitted to
 CANDIDATES = 4  # points of the path whose largest weights are tried at a target
 STRENGTHS = (1e-1, 1e-2, 1e-3, 1e-4)  # of the L2 penalty of a fit on chosen weights, the strongest first
-Progress = Callable[[str], None]
 Edit = tuple[int | str | np.integer, int | np.integer]  # class (name or number), concept
 Point = tuple[float, Weights]
 
@@ -46,10 +45,9 @@ def effective(weight: Float[np.ndarray, "classes concepts"]) -> float:
 def contributing(
     weight: Float[np.ndarray, "classes concepts"],
     inputs: Float[np.ndarray, "images concepts"],
-    bias: Float[np.ndarray, " classes"] | None = None,
     *,
     coverage: float = COVERAGE,
-) -> dict[str, float]:
+) -> float:
     """The number of contributing concepts, NCC: how many make up a share tau of what is added to a logit.
 
         NCC = mean over images i and classes k of min {m: sum of the m largest u_j >= tau sum_j u_j},
@@ -58,12 +56,9 @@ def contributing(
     A logit to which nothing is added counts 0. At tau = 1, with no input at 0, it is NEC.
 
     Args:
-        weight: [K, C]. bias: [K], which only the predicted class depends on; None: 0.
+        weight: [K, C].
         inputs: [N, C], what the head reads.
         coverage: tau, in (0, 1].
-
-    Returns:
-        "classes": the mean over all classes; "predicted": over the class with the largest logit of each image alone.
 
     Raises:
         ConceptError: a coverage out of range, or no images.
@@ -76,13 +71,12 @@ def contributing(
     if not len(inputs):
         raise ConceptError("expected images, got none")
     classes, concepts = weight.shape
-    wide, offset = weight.astype(np.float64), np.zeros(classes) if bias is None else bias
+    wide = weight.astype(np.float64)
     used = [np.flatnonzero(line) for line in wide]
     step = max(1, CELLS // max(1, concepts))
-    counted, of_predicted = 0, 0
+    counted = 0
     for start in range(0, len(inputs), step):
         values = inputs[start : start + step].astype(np.float64)
-        predicted = (values @ wide.T + offset).argmax(1)
         for k, nodes in enumerate(used):
             if not len(nodes):
                 continue
@@ -90,10 +84,8 @@ def contributing(
             summed = largest.cumsum(1)
             total = summed[:, -1:]
             # a rounding of the sum must not ask for one more
-            needed = (summed < coverage * total - _LEAST * total).sum(1) + (total[:, 0] > 0)
-            counted += int(needed.sum())
-            of_predicted += int(needed[predicted == k].sum())
-    return {"classes": counted / (len(inputs) * classes), "predicted": of_predicted / len(inputs)}
+            counted += int(((summed < coverage * total - _LEAST * total).sum(1) + (total[:, 0] > 0)).sum())
+    return counted / (len(inputs) * classes)
 
 
 def sparsity(codes: Codes | Features, means: Float[np.ndarray, " concepts"], *, most: int = 500) -> dict[str, Any]:
@@ -109,15 +101,13 @@ def sparsity(codes: Codes | Features, means: Float[np.ndarray, " concepts"], *, 
         most: images, evenly spaced, that NCC is counted on.
 
     Returns:
-        "nec", "ncc" (over all classes), "ncc_predicted" (of the predicted class alone), "coverage", "images".
+        "nec", "ncc", "coverage", "images".
     """
     rows = np.unique(np.linspace(0, len(codes) - 1, min(len(codes), most)).astype(np.int64)) if len(codes) else []
     inputs = codes.unpack(np.asarray(rows, np.int64)).astype(np.float64) - means
-    found = contributing(codes.weight, inputs, codes.bias + codes.weight @ means)
     return {
         "nec": effective(codes.weight),
-        "ncc": found["classes"],
-        "ncc_predicted": found["predicted"],
+        "ncc": contributing(codes.weight, inputs),
         "coverage": COVERAGE,
         "images": len(rows),
     }
@@ -282,7 +272,6 @@ def sparse_heads(
     *,
     cap: int = CAP,
     seed: int = 0,
-    progress: Progress | None = None,
 ) -> list[SparseHead]:
     """Fit heads in which no class draws on more than so many concepts.
 
@@ -296,7 +285,6 @@ def sparse_heads(
         targets: most concepts of a class; None: all of them.
         cap: most training images to fit to; beyond it an even share of each class, drawn with the seed.
         seed: of that draw.
-        progress: called with a line on each fit.
 
     Returns:
         a head for each target, in their order.
@@ -312,31 +300,23 @@ def sparse_heads(
     validation = labelled(codes, "validation")
     fit = fit_of(labelled(codes, "train"), cap, seed)
     wanted = sorted({target for target in targets if target is not None})
-    points = _points(fit, len(codes.classes), wanted, progress)
-    found = {target: _at(fit, validation, target, points, progress) for target in dict.fromkeys(targets)}
+    points = _points(fit, len(codes.classes), wanted)
+    found = {target: _at(fit, validation, target, points) for target in dict.fromkeys(targets)}
     return [found[target] for target in targets]
 
 
-def _points(fit: LinearFit, classes: int, wanted: Sequence[int], progress: Progress | None) -> list[Point]:
+def _points(fit: LinearFit, classes: int, wanted: Sequence[int]) -> list[Point]:
     if not wanted:
         return []
     points: list[Point] = []
     for strength, weights in fit.path(classes):
         points.append((strength, weights))
-        if progress is not None:
-            progress(f"elastic net of strength {strength:.2g}: {effective(weights[0].numpy()):.1f} concepts a class")
         if sum(effective(weight.numpy()) >= wanted[-1] for _, (weight, _) in points) == CANDIDATES:
             break  # no later point is looked at
     return points
 
 
-def _at(
-    fit: LinearFit,
-    validation: Codes | Features,
-    target: int | None,
-    points: Sequence[Point],
-    progress: Progress | None,
-) -> SparseHead:
+def _at(fit: LinearFit, validation: Codes | Features, target: int | None, points: Sequence[Point]) -> SparseHead:
     """The head for one target."""
 
     def accuracy(weights: Weights) -> float:
@@ -352,8 +332,6 @@ def _at(
             tried.append((accuracy(fitted), strength, kept, fitted))
         _, chosen, kept, start = max(tried, key=lambda row: row[0])  # the first of equals: the sparser
     best, ridge, weights = fit.best(accuracy, STRENGTHS, start, kept)
-    if progress is not None:
-        progress(f"{'all' if target is None else target} concepts a class: validation accuracy {best:.4f}")
     head = head_of(fit, weights)
     return SparseHead(target, head, effective(head.weight), chosen, ridge, best)
 
@@ -367,53 +345,12 @@ def measured(
         codes: labelled images. head: weight [K, C] and bias [K]. means: of the training images.
 
     Returns:
-        whether it is right on each image, and "accuracy", "nec", "ncc" and "ncc_predicted".
+        whether it is right on each image, and "accuracy", "nec" and "ncc".
     """
     right = correct(codes, head)
     small = replace(codes, weight=head.weight.astype(np.float32), bias=head.bias.astype(np.float32))
     found = sparsity(small, means)
-    figures = {name: found[name] for name in ("nec", "ncc", "ncc_predicted")}
-    return right, {"accuracy": float(right.mean()), **figures}
-
-
-def scored_heads(
-    codes: Codes,
-    targets: Sequence[int | None] = (5, 10, None),
-    *,
-    part: PartName = "test",
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> tuple[dict[str, Any], list[SparseHead]]:
-    """Sparse heads of a network's bits, and what they get right beside its own head.
-
-    Args:
-        codes: of the network, with labelled train, validation and `part`.
-        targets, seed, progress: as `sparse_heads`.
-        part: that is scored. The accuracy of train or validation, which fit and choose the heads, is too high.
-
-    Returns:
-        plain values: the sizes, "own_head" and "rows" (of each target) with the figures of `measured`; and the heads.
-    """
-    scored, means = labelled(codes, part), training_means(codes)
-    own = Head(codes.weight.astype(np.float64), codes.bias.astype(np.float64))
-    heads = sparse_heads(codes, targets, seed=seed, progress=progress)
-    rows = []
-    for each in heads:
-        chosen = {"validation": each.validation, "strength": each.strength, "ridge": each.ridge}
-        rows.append({"target": each.target} | measured(scored, each.head, means)[1] | chosen)
-    result = {
-        "concepts": codes.concepts,
-        "classes": len(codes.classes),
-        "part": part,
-        "images": {name: len(labelled(codes, name)) for name in dict.fromkeys(("train", "validation", part))},
-        "targets": list(targets),
-        "coverage": COVERAGE,
-        "cap": CAP,
-        "seed": seed,
-        "own_head": measured(scored, own, means)[1],
-        "rows": rows,
-    }
-    return result, heads
+    return right, {"accuracy": float(right.mean()), "nec": found["nec"], "ncc": found["ncc"]}
 
 
 def edited(codes: Codes, off: Sequence[Edit]) -> Codes:

@@ -3,12 +3,12 @@
     class Answer(pydantic.BaseModel):
         animal: str
 
-    with ServerClient("gpt-4o-mini", cache=default_cache()) as client:
+    with ServerClient("gpt-4o-mini", cache=Path("replies")) as client:
         reply = client.ask([{"role": "user", "content": "Which animal barks? Reply with JSON."}], Answer)
 
 The content of a message is a text or a list of parts (`text_part`, `picture_part`), as OpenAI's chat completions have
 them. Text that others wrote is put into a prompt as a JSON string (`quoted`): it can neither end its line nor hide. A
-reply that was used is kept on disk, so that nothing is paid twice; calls have a limit, checked before each.
+reply that was used is kept on disk, so that nothing is paid twice.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pydantic import BaseModel, ValidationError
 
 from htaf._ground.console import visible
 from htaf._ground.errors import HtafError, installed
-from htaf._ground.files import cache_folder, parse_json, to_json, write_atomic
+from htaf._ground.files import parse_json, to_json, write_atomic
 
 SAID = 400  # characters of a server's or a model's words in a message
 LONGEST = 200  # characters of a text that is quoted in a prompt
@@ -53,10 +53,6 @@ LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
 class ModelError(HtafError):
     """The server, the key or the reply; the message never holds the key."""
-
-
-class BudgetError(ModelError):
-    """The calls are used up."""
 
 
 class MalformedReply(ModelError):
@@ -132,8 +128,7 @@ class ServerClient:
         base_url: default: OPENAI_BASE_URL, else OpenAI's.
         api_key: default: OPENAI_API_KEY; local servers need none. It is sent to that server alone, and neither printed,
             logged nor stored.
-        cache: folder of replies; None for none. `default_cache()` is the usual one. Processes may share it.
-        calls: most requests that are sent, retries among them; never exceeded.
+        cache: folder of replies; None for none. Processes may share it.
         timeout: seconds without a word from the server after which a call has failed.
     Attributes:
         usage: counts of "calls" (requests sent, retries and failures among them), "tokens" (where the server counts
@@ -150,14 +145,13 @@ class ServerClient:
         base_url: str | None = None,
         api_key: str | None = None,
         cache: Path | None,
-        calls: int | None = None,
         timeout: float = 600.0,
     ) -> None:
         with installed():
             import openai
 
-        if not 0 < timeout < float("inf") or (calls is not None and calls < 0):
-            raise ModelError(f"expected timeout > 0 and calls >= 0, got {timeout} and {calls}")
+        if not 0 < timeout < float("inf"):
+            raise ModelError(f"expected timeout > 0, got {timeout}")
         self.model = model or os.environ.get("OPENAI_MODEL", "")
         if not self.model:
             raise ModelError("expected a model's name, as an argument or in OPENAI_MODEL, got none")
@@ -168,7 +162,7 @@ class ServerClient:
         parts = urlsplit(self.base_url)
         local = parts.hostname in LOOPBACK
         self.unencrypted = (parts.hostname or "") if key and parts.scheme == "http" and not local else ""
-        self._cache, self._calls = cache, calls
+        self._cache = cache
         self.usage, self._guard = Counter[str](), threading.Lock()
         self._schemas = True  # whether the server takes a schema
         self._talks = False  # whether it has ever answered
@@ -178,7 +172,7 @@ class ServerClient:
             timeout=timeout,
             follow_redirects=False,  # pictures and prompts go to this host alone
             trust_env=not local,  # no proxy leads to this machine
-            event_hooks={"request": [self._before]},
+            event_hooks={"request": [lambda _: self._count(calls=1)]},
         )
         self._sdk = openai.OpenAI(  # it wants a key, which local servers need not
             base_url=self.base_url, api_key=key or "none", max_retries=RETRIES, timeout=timeout, http_client=http
@@ -201,7 +195,6 @@ class ServerClient:
             reply: a pydantic model; its validators see `context` as `info.context`.
         Raises:
             MalformedReply: no reply could be used, or the server does not take this request though it took others.
-            BudgetError: the limit of calls is reached.
             ModelError: the server is down, refuses the key, or is no such server.
         """
         key = self._key(messages)
@@ -288,13 +281,6 @@ class ServerClient:
             text = f"{url} answered HTTP {status}{said}"
         return short(self._redact(text))
 
-    def _before(self, _: object) -> None:
-        """Take one call out of the budget, before it is sent."""
-        with self._guard:
-            if self._calls is not None and self.usage["calls"] >= self._calls:
-                raise BudgetError(f"the budget of {self._calls:,} calls is used up")
-            self.usage["calls"] += 1
-
     def _count(self, **more: int) -> None:
         with self._guard:
             self.usage.update(more)
@@ -321,11 +307,6 @@ class ServerClient:
             write_atomic(self._cache / f"{key}.json", to_json({"model": self.model, "reply": text}))
         except OSError as error:  # to continue would pay for replies that are then lost
             raise ModelError(f"{self._cache}: a reply cannot be kept: {error.strerror or error}") from None
-
-
-def default_cache() -> Path:
-    """Say where replies are kept: htaf/replies in XDG_CACHE_HOME or ~/.cache."""
-    return cache_folder() / "replies"
 
 
 def _words(body: object) -> str:

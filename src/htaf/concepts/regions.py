@@ -55,12 +55,6 @@ class Map:
         stays."""
         return resized(self.values, self.size)
 
-    def peak(self) -> tuple[int, int]:
-        """(y, x) of the pixel in the middle of the highest value."""
-        y, x = np.unravel_index(int(self.values.argmax()), self.values.shape)
-        (h, w), (height, width) = self.values.shape, self.size
-        return int((y + 0.5) * height / h), int((x + 0.5) * width / w)
-
     def box(self) -> Box | None:
         """Return the responsible region: a box around the highest value and what is joined to it at half its height or
         more.
@@ -80,12 +74,6 @@ class Map:
             int(xs.min() * width / w), int(ys.min() * height / h),
             int((xs.max() + 1) * width / w + end), int((ys.max() + 1) * height / h + end),
         )  # fmt: skip
-
-    def share(self, box: Box) -> float:
-        """Return the share of the positive values that lies inside a box, in [0, 1]; 0 where there are none."""
-        positive = resized(self.values.clip(min=0), self.size)
-        left, top, right, bottom = box
-        return float(positive[top:bottom, left:right].sum() / positive.sum()) if positive.any() else 0.0
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from torch import nn
 
 from htaf._ground.files import sealed, write_atomic
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.counts import labelled, pair_counts, same_bits
+from htaf.concepts.counts import labelled, pair_counts, same_bits, training_means
 from htaf.concepts.extract import extract
-from htaf.concepts.heads import Edit, Head, correct, edit_pairs, scored_heads
+from htaf.concepts.heads import Edit, Head, correct, edit_pairs, measured, sparse_heads
 from htaf.data.images import ImagePreprocessor, Images
 from htaf.data.parts import Data, Part
 from htaf.models.icbm import ICBM
@@ -58,15 +58,13 @@ def write_edited(run: Run, out: str | Path, off: Sequence[Edit], metrics: Mappin
     return _write_changed(run, out, change, "edited", {"off": [list(pair) for pair in pairs]}, note, metrics)
 
 
-def write_with_head(
-    run: Run, out: str | Path, head: Head, about: Mapping[str, Any], note: str, metrics: Mapping[str, Any]
-) -> Run:
+def write_with_head(run: Run, out: str | Path, head: Head, about: Mapping[str, Any], metrics: Mapping[str, Any]) -> Run:
     """A new run folder: the same network with another head, which both its networks get.
 
     Args:
         run, out, metrics: as `write_edited`.
         head: weight [K, C] of bits, bias [K].
-        about: what it is, for the record's "new_head" and the run's identity. note: for the record.
+        about: what it is, for the record's "new_head" and the run's identity.
     Raises:
         ConceptError: another network, or a head of another size. RunError: the folder holds another run.
     """
@@ -84,7 +82,7 @@ def write_with_head(
         layer.bias.copy_(bias)
 
     digest = hashlib.sha256(weight.numpy().tobytes() + bias.numpy().tobytes()).hexdigest()
-    return _write_changed(run, out, change, "new_head", {**about, "head_sha256": digest}, note, metrics)
+    return _write_changed(run, out, change, "new_head", {**about, "head_sha256": digest}, "head replaced", metrics)
 
 
 def _head_of(run: Run) -> tuple[ImagePreprocessor, int]:
@@ -228,23 +226,19 @@ def keep_readable(run: Run, images: Images, per_class: PerClass = "auto") -> Run
         return run
     with TemporaryDirectory() as folder:
         codes = extract(run, images, Path(folder) / "codes", keep=("bits",)).codes()
-        result, heads = scored_heads(codes, (*targets, None), seed=run.record["seed"])
+        heads = sparse_heads(codes, (*targets, None), seed=run.record["seed"])
         training = labelled(codes, "train")
         same = same_bits(pair_counts(training), len(training))
-        own = Head(*same.folded(codes.weight.astype(np.float64), codes.bias.astype(np.float64)))
+        before = Head(codes.weight.astype(np.float64), codes.bias.astype(np.float64))
+        own = Head(*same.folded(before.weight, before.bias))
         held = labelled(codes, "validation")
         right = [correct(held, head) for head in (own, *(head.head for head in heads))]
-        trained = {"kind": "trained", "target": None, "validation": float(right[0].mean())}
-        rows: list[dict[str, Any]] = [
-            {**one, **{name: of[name] for name in ("nec", "ncc")}, "test": of["accuracy"]}
-            for one, of in (
-                (trained, result["own_head"]),
-                *(
-                    ({"kind": "fitted", "target": head.target, "validation": head.validation}, row)
-                    for head, row in zip(heads, result["rows"], strict=True)
-                ),
-            )
-        ]
+        tested, means = labelled(codes, "test"), training_means(codes)
+        rows: list[dict[str, Any]] = [{"kind": "trained", "target": None, "validation": float(right[0].mean())}]
+        rows += [{"kind": "fitted", "target": head.target, "validation": head.validation} for head in heads]
+        for row, head in zip(rows, (before, *(head.head for head in heads)), strict=True):
+            of = measured(tested, head, means)[1]
+            row |= {"nec": of["nec"], "ncc": of["ncc"], "test": of["accuracy"]}
         dense = max((row["validation"], -number) for number, row in enumerate(rows) if row["target"] is None)[1]
         dense = -dense  # of equals the trained one
         for row, hits in zip(rows, right, strict=True):
@@ -307,7 +301,7 @@ def _with_head(
     run: Run, images: Images, head: Head, about: Mapping[str, Any], said: Mapping[str, Any], aside: Path
 ) -> Run:
     """The run with another head, made aside and then written over it."""
-    made = measured_run(run, aside, lambda out, m: write_with_head(run, out, head, about, "", m), images)
+    made = measured_run(run, aside, lambda out, m: write_with_head(run, out, head, about, m), images)
     record = {**run.record, "metrics": made.record["metrics"], "heads": said}
     record |= {entry: made.record[entry] for entry in HASHED.values() if entry in made.record}
     write_atomic(run.path / RECORD, sealed({**run.record, "status": "running"}))  # files and record change together

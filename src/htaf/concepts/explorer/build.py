@@ -17,7 +17,7 @@ from htaf._ground.console import progress as progress_of
 from htaf.concepts.codes import PARTS, Codes, ConceptError, codes_key
 from htaf.concepts.counts import HIGH, LOW
 from htaf.concepts.explorer import contents
-from htaf.concepts.explorer.contents import chosen_rows, counterfactuals_of, example_row
+from htaf.concepts.explorer.contents import chosen_rows, example_row
 from htaf.concepts.explorer.folder import (
     DATA,
     FORMAT,
@@ -61,13 +61,12 @@ def build_page(
     items: Items = IMAGES,
     shown: Shown = AS_USUAL,
     heading: Heading = UNTITLED,
-    seconds: float = 20.0,
     progress: bool = False,
 ) -> dict[str, Any]:
     """Write the page of a network's concepts to a folder: open its index.html, from disk or from any web server.
 
-    The same arguments give the same bytes. Only the proofs of counterfactuals depend on the time that they may take. A
-    build that was killed leaves a page that says so; the same call makes it whole.
+    The same arguments give the same bytes. A build that was killed leaves a page that says so; the same call makes it
+    whole.
 
     Args:
         codes: bits of the training images, from which rates and groups come, and of the part that is shown.
@@ -87,7 +86,6 @@ def build_page(
             0: the example, the strongest and the weakest that have each concept where `maps` and `margins` are given,
             mistakes, typical ones, samples.
         heading: the title of the page, and what stands under it.
-        seconds: for proofs of counterfactuals, of all misclassified images shown, >= 0.
         progress: show bars on the error stream, lines where it is no terminal.
 
     Returns:
@@ -103,8 +101,6 @@ def build_page(
     part, images = shown.part, shown.images
     if images < 1 or shown.detailed < 0:
         raise ConceptError(f"expected images >= 1 and detailed >= 0, got {images} and {shown.detailed}")
-    if not 0 <= seconds < float("inf"):
-        raise ConceptError(f"expected finite seconds >= 0, got {seconds}")
     for array in (codes.weight, codes.bias):
         if not np.isfinite(array).all():
             raise ConceptError(f"expected finite weights and biases of the head, got {array[~np.isfinite(array)][0]}")
@@ -149,12 +145,6 @@ def build_page(
         "notes": [*heading.notes, *contents.notes_of(codes, seen, drawn, found, by_number, items.kind)],
     }
     with claimed(out):
-        wrong = int(((seen.labels >= 0) & (seen.labels != seen.exact)).sum())
-        with progress_of("counterfactuals", wrong, shown=progress) as advance:
-            flips = counterfactuals_of(seen, seconds, advance=advance)
-        if len(flips) < wrong:
-            of = f"{len(flips):,} of {wrong:,} misclassified {items.kind}s"
-            head["notes"].append(f"counterfactuals were looked for in {of}")
         (out / DATA / "page.js").unlink(missing_ok=True)  # from here on the folder holds no whole page
         head["sprites"] = _sprites(out, seen.ids, pixels, progress, head["notes"])
         worth = _worth_seeing(seen, head["example"], led)[: shown.detailed]
@@ -166,7 +156,7 @@ def build_page(
             "concepts": contents.concept_objects(codes, found, by_number or {}),
             "arrays": packed(contents.arrays_of(found, codes) | led),
             "rows": packed(contents.rows_of(seen, drawn)),
-            "flips": flips,
+            "flips": {},  # which the page finds by itself
             **dict(contents.chunks_of(seen, texts)),
             "page": head,
         }

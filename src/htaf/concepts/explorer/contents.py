@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,6 @@ from scipy.cluster.hierarchy import leaves_list, linkage
 from scipy.spatial.distance import pdist
 
 from htaf.concepts.codes import Codes, PartName
-from htaf.concepts.counterfactuals import Counterfactual, counterfactual
 from htaf.concepts.counts import (
     class_counts,
     class_sizes,
@@ -34,7 +32,6 @@ CLUSTERED = 2048  # rows at most: the distances of all pairs are kept
 TURNED = 600  # rows up to which neighbouring leaves are turned to each other, which takes long
 LOOKED_AT = 2000  # images among which an example is looked for
 REASONS = 3  # concepts that should explain it
-MOST_SECONDS = 2.0  # for the proof of a single counterfactual
 
 RELATIONS = ("similar", "opposite", "together")
 CONFUSIONS = 20
@@ -72,55 +69,6 @@ def chosen_rows(
     added = np.concatenate([missed, left[~wrong[left]]])[: most // 2]
     chosen = np.sort(np.concatenate([drawn, added]))
     return rows[chosen], np.isin(chosen, drawn)
-
-
-def counterfactuals_of(
-    shown: Codes, seconds: float, *, advance: Callable[[int], Any] = lambda _: None
-) -> dict[str, dict[str, Any]]:
-    """The counterfactuals with the label as target, for images that the exact network gets wrong.
-
-    First the bounds of all, then proofs, the nearest bounds first, until the time is up.
-
-    Args:
-        shown: the images.
-        seconds: for all of them together, about.
-        advance: is told of each image that is done.
-
-    Returns:
-        by the row as text: "target", "concepts" (None: none found), "proven", "lower", "feasible"; of fewer images
-        where the time is up.
-    """
-    end = time.monotonic() + seconds
-    found: dict[int, Counterfactual] = {}
-    wrong = np.flatnonzero((shown.labels >= 0) & (shown.labels != shown.exact)).tolist()
-    for row in wrong:
-        if time.monotonic() >= end:
-            break
-        found[row] = counterfactual(shown, row, time_limit=0)
-        if _settled(found[row]):
-            advance(1)
-    for row in sorted((row for row in found if not _settled(found[row])), key=lambda row: _open(shown, found[row])):
-        left = end - time.monotonic()
-        if left <= 0:
-            break
-        found[row] = counterfactual(shown, row, time_limit=min(left, MOST_SECONDS))
-        advance(1)
-    return {str(row): _plain(flips) for row, flips in found.items()}
-
-
-def _settled(flips: Counterfactual) -> bool:
-    return flips.proven or flips.feasible is False
-
-
-def _open(shown: Codes, flips: Counterfactual) -> tuple[int, int]:
-    """How far the bounds lie apart, and the upper one."""
-    upper = shown.concepts + 1 if flips.upper is None else flips.upper
-    return upper - flips.lower, upper
-
-
-def _plain(flips: Counterfactual) -> dict[str, Any]:
-    concepts = None if flips.concepts is None else list(flips.concepts)
-    return {"concepts": concepts, **{key: getattr(flips, key) for key in ("target", "proven", "lower", "feasible")}}
 
 
 def clustered_order(profiles: Float64[np.ndarray, "rows columns"]) -> Int64[np.ndarray, " rows"]:
@@ -361,18 +309,11 @@ def concept_objects(
                 "accuracy": None if of_each is None else of_each["accuracy"][number],
                 "balanced": None if of_each is None else of_each["balanced"][number],
                 **{key: name.get(key) for key in NAMED},
-                **_scores_of(name),
+                "checked_on": "pictures" if name.get("pictures") else None,
                 "seal": seal_of(name),
             }
         )
     return objects
-
-
-def _scores_of(name: Mapping[str, Any]) -> dict[str, Any]:
-    """What a check on held-out pictures found; None of another check."""
-    scores = name.get("scores") or {}
-    found = {key: scores.get(key) for key in ("auprc", "f1", "correlation")}
-    return found | {"checked_on": "pictures" if name.get("pictures") else None}
 
 
 def arrays_of(found: CodeStatistics, codes: Codes) -> dict[str, np.ndarray]:

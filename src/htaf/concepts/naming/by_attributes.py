@@ -14,6 +14,9 @@ from htaf.concepts.counts import IN_A, IN_B, LEVEL, Groups, groups, part_proport
 from htaf.concepts.naming.files import FEW_CLASSES, NOT_VERIFIED, NOTHING, VERIFIED, NameEntry
 from htaf.data.attributes import Attributes
 
+ROUNDS = 20  # splits of each concept
+HELD_OUT = 0.3  # of each group, one class at least
+SHUFFLES = 99  # permutations of the classes behind a p-value
 AGREEMENT = 0.5  # of the rounds, so that the score is mostly that of the name itself
 
 
@@ -31,29 +34,23 @@ def name_by_attributes(
     concepts: Codes | np.ndarray,
     attributes: Attributes,
     *,
-    rounds: int = 20,
-    held_out: float = 0.3,
     threshold: float = 0.75,
-    shuffles: int = 99,
     seed: int = 0,
 ) -> list[NameEntry]:
     """For each concept the attribute, or negated attribute, that tells the classes with it from those without.
 
     The name has the best balanced accuracy over the classes of both groups (`htaf.concepts.counts`), (share of A that
     has it + share of B that has it not) / 2; ties go to the larger difference of the groups' mean values. The check is
-    a cross-validation: in each round `held_out` of each group is set apart, the rest chooses a name in the same way,
+    a cross-validation: in each of 20 rounds 30% of each group are set apart, the rest chooses a name in the same way,
     and that name is scored on the classes set apart, which had no say in it. The score is the mean over all rounds, and
-    half of them must agree on the name. The same with classes shuffled tells what chance gives. How this compares with
-    a single split and with a vote of the rounds: `htaf_paper.planted`.
+    half of them must agree on the name. The same with classes shuffled, 99 times, tells what chance gives. How this
+    compares with a single split and with a vote of the rounds: `htaf_paper.planted`.
 
     Args:
         concepts: codes, of whose training part the groups are made, or proportions [C, K], nan for an empty class.
         attributes: of all K classes; with codes, found by name.
-        rounds: splits of each concept; 1 is a single split.
-        held_out: share of each group held out, one class at least.
-        threshold: least held-out balanced accuracy of a verified name; where there is a p-value, it must also be
-            <= 0.05: with few classes chance alone often passes the threshold.
-        shuffles: permutations of the classes behind the p-value, 19 or more; 0 for none.
+        threshold: least held-out balanced accuracy of a verified name; its p-value must also be <= 0.05: with few
+            classes chance alone often passes the threshold.
         seed: of splits and permutations; concept c's depend on (seed, c) alone.
     Returns:
         for each concept a dict of plain values: "concept", "name" (None without one), "attribute", "negated",
@@ -66,11 +63,8 @@ def name_by_attributes(
         ConceptError: settings out of range. DataError: attributes lack a class.
     """
     expect_seed(seed, ConceptError)
-    if not (rounds >= 1 and 0 < held_out < 1 and 0 <= threshold <= 1 and (shuffles == 0 or shuffles >= 19)):
-        raise ConceptError(
-            "expected rounds >= 1, 0 < held_out < 1, 0 <= threshold <= 1 and shuffles 0 or >= 19, "
-            f"got {rounds}, {held_out}, {threshold} and {shuffles}"
-        )
+    if not 0 <= threshold <= 1:
+        raise ConceptError(f"expected threshold in 0 to 1, got {threshold}")
     if isinstance(concepts, Codes):
         attributes = attributes.of(concepts.classes)
         shares, held = proportions(concepts.part("train")), part_proportions(concepts, "test")
@@ -82,9 +76,7 @@ def name_by_attributes(
         raise ConceptError("expected one attribute or more, got none")
     grouped = groups(shares, classes=attributes.classes, held=held)
     return [
-        _named(
-            grouped, concept, attributes, rounds, held_out, threshold, shuffles, np.random.default_rng((seed, concept))
-        )
+        _named(grouped, concept, attributes, threshold, np.random.default_rng((seed, concept)))
         for concept in range(len(shares))
     ]
 
@@ -141,22 +133,13 @@ def _contrast(inside: np.ndarray, used: np.ndarray) -> Float64[np.ndarray, "roun
     return a / a.sum(1, keepdims=True) - b / b.sum(1, keepdims=True)
 
 
-def _named(
-    grouped: Groups,
-    concept: int,
-    known: Attributes,
-    rounds: int,
-    share: float,
-    threshold: float,
-    shuffles: int,
-    rng: np.random.Generator,
-) -> NameEntry:
+def _named(grouped: Groups, concept: int, known: Attributes, threshold: float, rng: np.random.Generator) -> NameEntry:
     """Return one concept."""
     member = grouped.member[concept]
     result: NameEntry = {
         "concept": concept, "name": None, "attribute": None, "negated": None, "verified": False,
         "status": NOTHING, "reason": grouped.note(concept), "held_out": None, "naming": None, "agreement": None,
-        "rounds": rounds, "p_value": None, "baseline": None, **grouped.counts(concept),
+        "rounds": ROUNDS, "p_value": None, "baseline": None, **grouped.counts(concept),
         "source": "attributes",
     }  # fmt: skip
     if result["reason"]:
@@ -171,27 +154,26 @@ def _named(
     if min(result["group_a"], result["group_b"]) < 2:
         few = "A" if result["group_a"] < 2 else "B"
         return result | {"status": FEW_CLASSES, "reason": f"group {few} has one class: none can be held out"}
-    held = splits(inside, rounds, share, rng)
+    held = splits(inside, ROUNDS, HELD_OUT, rng)
     played = play(inside, held, local)
     named = local.binary()[:, attribute] ^ negated
     chose = local.binary()[:, played.attribute].T ^ played.negated[:, None]  # [rounds, classes]
     agrees = (chose == named).all(1)  # by column: which of two twins a round names is a matter of chance
     score, agreement = float(played.held_out.mean()), float(agrees.mean())
-    hopeless = bool(shuffles) and comb(len(used), int(inside.sum())) < 1 / LEVEL  # so few permutations there are
+    hopeless = comb(len(used), int(inside.sum())) < 1 / LEVEL  # so few permutations there are
     result["status"] = FEW_CLASSES if hopeless else NOT_VERIFIED
     result |= {"held_out": score, "agreement": agreement}
-    if shuffles:
-        chance: Float64[np.ndarray, " shuffles"] = np.empty(shuffles)
-        for number in range(shuffles):
-            order = rng.permutation(len(used))
-            chance[number] = play(inside, held, replace(local, values=local.values[order])).held_out.mean()
-        result["p_value"] = float((1 + (chance >= score - 1e-12).sum()) / (1 + shuffles))
-        result["baseline"] = {"mean": float(chance.mean()), "p95": float(np.quantile(chance, 0.95))}
+    chance: Float64[np.ndarray, " shuffles"] = np.empty(SHUFFLES)
+    for number in range(SHUFFLES):
+        order = rng.permutation(len(used))
+        chance[number] = play(inside, held, replace(local, values=local.values[order])).held_out.mean()
+    result["p_value"] = float((1 + (chance >= score - 1e-12).sum()) / (1 + SHUFFLES))
+    result["baseline"] = {"mean": float(chance.mean()), "p95": float(np.quantile(chance, 0.95))}
     if score < threshold:
         return result | {"reason": f"held-out balanced accuracy {score:.2f} < {threshold:g}"}
     if agreement < AGREEMENT:
         return result | {"reason": f"only {agreement:.0%} of the rounds chose this name"}
-    if shuffles and result["p_value"] > LEVEL:
+    if result["p_value"] > LEVEL:
         return result | {"reason": f"shuffled classes do as well: p = {result['p_value']:.2f} > {LEVEL}"}
     if reason := grouped.reversal(concept):
         return result | {"reason": reason}
