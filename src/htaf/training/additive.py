@@ -245,7 +245,7 @@ class Design:
             for j in term.inputs:
                 own[first[j] : first[j + 1]] = place
                 if rows.counts[j] >= TREND:
-                    trends.append((first[j], first[j + 1], rows.counts[j] ** -0.5))
+                    trends.append((int(first[j]), int(first[j + 1]), rows.counts[j] ** -0.5))
                     of_trends.append(len(terms) + place)
         lines = [bits[:, a:b].sum(1, keepdims=True) * scale for a, b, scale in trends]
         return cls(np.hstack([bits, *lines]), np.array([*own, *of_trends]), trends)
