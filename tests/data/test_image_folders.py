@@ -462,27 +462,6 @@ def test_the_shorter_side_is_resized_and_the_centre_cropped(
     np.testing.assert_array_equal(pixels, resized[:, top : top + target[0], left : left + target[1]])
 
 
-@pytest.mark.parametrize(("size", "target"), [((1, 701), (32, 32)), ((900, 3), (20, 32)), ((1, 4000), (33, 7))])
-def test_a_strip_is_cropped_before_it_is_enlarged(
-    tmp_path: Path, size: tuple[int, int], target: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The centre is that of the whole strip enlarged, but for rounding; no image is made that is much larger."""
-    y, x = np.mgrid[: size[1], : size[0]]
-    image = Image.fromarray((128 + 100 * np.sin((x + y) / 3)).astype(np.uint8)).convert("RGB")
-    path, resize = saved(image, tmp_path / "x.png"), Image.Image.resize
-    scale = max(target[1] / size[0], target[0] / size[1])
-    width, height = round(size[0] * scale), round(size[1] * scale)
-    whole = image.resize((width, height), Image.Resampling.BILINEAR)
-    left, top = (width - target[1]) // 2, (height - target[0]) // 2
-    expected = np.array(whole.crop((left, top, left + target[1], top + target[0])), dtype=int).transpose(2, 0, 1)
-    made: list[int] = []
-    monkeypatch.setattr(
-        Image.Image, "resize", lambda self, to, how: (made.append(to[0] * to[1]), resize(self, to, how))[1]
-    )
-    assert np.abs(decode(path, 3, target) - expected).max() <= 3
-    assert made[0] <= 16 * target[0] * target[1]
-
-
 def test_large_jpegs_are_close_to_the_full_decoding(tmp_path: Path) -> None:
     ramp = np.linspace(0, 255, 800)[:, None, None] * np.linspace(1, 0, 1000)[None, :, None] * np.array([1, 0.5, 0.2])
     image = Image.fromarray(ramp.astype(np.uint8))

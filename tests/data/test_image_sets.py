@@ -13,7 +13,7 @@ from PIL import Image
 
 from htaf.data import attributes
 from htaf.data.attributes import Attributes, read_cub_attributes, supervising
-from htaf.data.image_sets import folder_of, load, read_cub, read_digits, read_tiny_imagenet
+from htaf.data.image_sets import folder_of, load, read_cub, read_digits
 from htaf.data.images import FilePart, MemoryPart, fit_preprocessor
 from htaf.data.reading import DataError
 
@@ -46,56 +46,6 @@ def test_cifar_files_that_are_not_the_published_ones_are_not_opened(tmp_path: Pa
         (tmp_path / folder / file).write_bytes(pickle.dumps({"data": Evil()}))
     with pytest.raises(DataError, match=rf"{folder}: expected the files of {name} as they are published, got others"):
         load(name, data_dir=tmp_path)
-
-
-# --- Tiny ImageNet ---
-
-
-def write_tiny(folder: Path, wnids: tuple[str, ...] = ("n02", "n01", "n03"), train: int = 4, test: int = 2) -> Path:
-    annotations = []
-    folder.mkdir(parents=True, exist_ok=True)
-    for number, wnid in enumerate(wnids):
-        images = folder / "train" / wnid / "images"
-        images.mkdir(parents=True)
-        (folder / "train" / wnid / f"{wnid}_boxes.txt").write_text("boxes")
-        for place in range(train):
-            Image.new("RGB", (64, 64), (40 * number, place, 0)).save(images / f"{wnid}_{place}.JPEG")
-        (folder / "val" / "images").mkdir(parents=True, exist_ok=True)
-        for place in range(test):
-            name = f"val_{len(annotations)}.JPEG"
-            Image.new("L" if place else "RGB", (64, 64), 40 * number).save(folder / "val" / "images" / name)
-            annotations.append(f"{name}\t{wnid}\t0\t32\t44\t62\n")
-    (folder / "val" / "val_annotations.txt").write_text("".join(annotations))
-    (folder / "wnids.txt").write_text("\n".join(wnids))
-    (folder / "words.txt").write_text("n01\tgoldfish, Carassius auratus\nn02\tcrane\nn03\tcrane, machine\nn99\tother\n")
-    return folder
-
-
-def test_tiny_imagenet(tmp_path: Path) -> None:
-    images = read_tiny_imagenet(write_tiny(tmp_path), classes=3, train=4, test=2)
-    assert images.classes == ("goldfish", "crane (n02)", "crane (n03)")
-    assert isinstance(images.train, MemoryPart)
-    assert (len(images.train), len(images.test), images.train.size) == (12, 6, (64, 64))
-    red = images.train.pixels[:, 0].double().mean((1, 2)).round()
-    assert torch.allclose(red[images.train.labels == 1], torch.tensor(0.0, dtype=torch.float64), atol=2)  # n02 first
-    assert torch.allclose(red[images.train.labels == 2], torch.tensor(80.0, dtype=torch.float64), atol=2)
-    assert images.test.labels.tolist() == [1, 1, 0, 0, 2, 2]
-    assert read_tiny_imagenet(tmp_path, 32, classes=3, train=4, test=2).train.size == (32, 32)
-
-
-def test_tiny_imagenet_with_something_missing(tmp_path: Path) -> None:
-    counts = {"classes": 3, "train": 4, "test": 2}
-    with pytest.raises(DataError, match="expected 200 distinct classes, got 3"):
-        read_tiny_imagenet(write_tiny(tmp_path))
-    (tmp_path / "val" / "images" / "val_3.JPEG").unlink()
-    with pytest.raises(DataError, match=r"got 1 missing: 'val/images/val_3.JPEG'"):
-        read_tiny_imagenet(tmp_path, **counts)
-    (tmp_path / "val" / "val_annotations.txt").write_text("val_0.JPEG\tn77\n")
-    with pytest.raises(DataError, match=r"expected a class of wnids.txt for 'val_0.JPEG', got 'n77'"):
-        read_tiny_imagenet(tmp_path, **counts)
-    (tmp_path / "val" / "val_annotations.txt").write_text("val_0.JPEG\tn01\n")
-    with pytest.raises(DataError, match="expected 6 images, got 1"):
-        read_tiny_imagenet(tmp_path, **counts)
 
 
 # --- CUB ---

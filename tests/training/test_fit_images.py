@@ -202,7 +202,7 @@ def test_the_augmentation_follows_from_the_data(digits: Images) -> None:
     assert resolved(auto, coloured(grey))[0].data.augment == "none"
     assert resolved(auto, coloured(pixels, ("3", "8")))[0].data.augment == "none"
     assert "one character" in resolved(auto, coloured(pixels, ("3", "8")))[1][0]
-    for chosen in ("flip", "none"):  # what is asked for stays
+    for chosen in ("shift", "none"):  # what is asked for stays
         asked = auto.replace(augment=chosen)
         assert resolved(asked, digits) == (asked, ())
 

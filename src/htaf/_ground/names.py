@@ -7,7 +7,7 @@ from typing import Literal
 
 Method = Literal["htaf", "ste", "ss", "relu"]
 SlopeName = Literal["sigmoid", "tanh", "rectangular", "atan", "approx_sign", "htaf"]
-Augment = Literal["none", "flip", "crop-flip", "shift", "shift-flip"]
+Augment = Literal["none", "crop-flip", "shift", "shift-flip"]
 ThresholdMetric = Literal["f1", "balanced_accuracy", "matthews_corrcoef"]  # as scikit-learn calls them
 Bottleneck = Literal["implicit", "joint", "sequential", "independent"]
 # htaf's own backbones, with the fields of a recipe that each reads; others are of timm

@@ -388,7 +388,7 @@ class ConceptFlags(ImageFlags):
 
 DATA_FLAGS: dict[type, tuple[type, str]] = {  # with the help of --data
     TableData: (TableFlags, "wine, abalone, churn, fico, digits, or a CSV or Parquet file."),
-    ImageData: (ImageFlags, "cifar10, cifar100, mnist, tiny-imagenet, cub, digits, or a folder of class folders."),
+    ImageData: (ImageFlags, "cifar10, cifar100, mnist, cub, digits, or a folder of class folders."),
 }
 
 

@@ -26,10 +26,10 @@ def augment(
 ) -> UInt8[Tensor, "b c h w"]:
     """Apply a preset, with every random draw a function of `key` (and of the number and size of the images).
 
-    "none": nothing. "flip": each image mirrored left to right with probability 1/2. "crop-flip": zero padding by
-    size // 8, a random window of the original size, then "flip". "shift": moved by at most size // 16 (or 1), edges
-    reflected. "shift-flip": this, and mirrored in every other epoch, one half of the images in the even ones and the
-    other half in the odd ones (Jordan 2024, arXiv:2404.00498). Each image has its own draws.
+    "none": nothing. "crop-flip": zero padding by size // 8, a random window of the original size, mirrored left to
+    right with probability 1/2. "shift": moved by at most size // 16 (or 1), edges reflected. "shift-flip": this, and
+    mirrored in every other epoch, one half of the images in the even ones and the other half in the odd ones (Jordan
+    2024, arXiv:2404.00498). Each image has its own draws. The size is the shorter side.
 
     Args:
         preset: one of the names.
@@ -46,16 +46,18 @@ def augment(
     generator = generator_of(key)
     if preset == "none" or not len(images):
         return images
-    match preset:
-        case "flip":
-            return torch.where(
-                _coins(len(images), generator).to(images.device)[:, None, None, None], images.flip(3), images
-            )
-        case "crop-flip":
-            return crop_flip(images, generator)
-        case _:
-            seen = torch.arange(len(images), device="cpu") if rows is None else rows
-            return shifted(images, generator, _turns(seen, epoch) & (preset == "shift-flip"))
+    height, width = images.shape[2:]
+    by_chance, shorter = preset == "crop-flip", min(height, width)
+    margin = shorter // PAD_SHARE if by_chance else min(max(1, shorter // SHIFT_SHARE), shorter - 1)
+    top, left = torch.randint(0, 2 * margin + 1, (2, len(images)), generator=generator, device="cpu")
+    if by_chance:
+        mirrored = torch.rand(len(images), generator=generator, device="cpu", dtype=torch.float64) < 0.5
+    else:
+        seen = torch.arange(len(images), device="cpu") if rows is None else rows
+        mirrored = _turns(seen, epoch) & (preset == "shift-flip")
+    how, kind = ("constant", torch.uint8) if by_chance else ("reflect", torch.float32)  # whole numbers do not reflect
+    padded = pad(images.to(kind), (margin,) * 4, mode=how).to(torch.uint8) if margin else images
+    return crop(padded, (height, width), top, left, mirrored)
 
 
 def check_preset(preset: str) -> None:
@@ -74,40 +76,6 @@ def generator_of(key: int) -> Generator:
         raise ValueError(f"key must be >= 0, got {key}")
     seed = np.random.SeedSequence(key).generate_state(1, np.uint64)  # the generator itself wants a well mixed seed
     return Generator("cpu").manual_seed(int(seed[0]) >> 1)
-
-
-def crop_flip(images: UInt8[Tensor, "b c h w"], generator: Generator) -> UInt8[Tensor, "b c h w"]:
-    """Cut a random window of each padded image, mirrored with probability 1/2.
-
-    Args:
-        images: uint8 [b, C, H, W]; min(H, W) // 8 zeros are added on each side.
-        generator: gives the draws.
-    Returns:
-        uint8 [b, C, H, W].
-    """
-    margin = min(images.shape[2:]) // PAD_SHARE
-    offsets = torch.randint(0, 2 * margin + 1, (2, len(images)), generator=generator, device=generator.device)
-    size = (images.shape[2], images.shape[3])
-    return crop(pad(images, (margin,) * 4), size, offsets[0], offsets[1], _coins(len(images), generator))
-
-
-def shifted(
-    images: UInt8[Tensor, "b c h w"], generator: Generator, mirrored: Bool[Tensor, " b"]
-) -> UInt8[Tensor, "b c h w"]:
-    """Move each image by up to min(H, W) // 16 pixels (at least 1), edges reflected; some mirrored.
-
-    Args:
-        images: uint8 [b, C, H, W].
-        generator: gives the moves.
-        mirrored: bool [b], which ones are mirrored.
-    Returns:
-        uint8 [b, C, H, W].
-    """
-    smaller = min(images.shape[2:])
-    margin = min(max(1, smaller // SHIFT_SHARE), smaller - 1)
-    offsets = torch.randint(0, 2 * margin + 1, (2, len(images)), generator=generator, device=generator.device)
-    padded = pad(images.float(), (margin,) * 4, mode="reflect").to(torch.uint8) if margin else images
-    return crop(padded, (images.shape[2], images.shape[3]), offsets[0], offsets[1], mirrored)
 
 
 def _turns(rows: Int64[Tensor, " b"], epoch: int) -> Bool[Tensor, " b"]:
@@ -141,7 +109,3 @@ def crop(
     places = rows[:, :, None] * images.shape[3] + columns[:, None, :]
     index = places.view(count, 1, -1).expand(-1, channels, -1).to(images.device)
     return images.reshape(count, channels, -1).gather(2, index).view(count, channels, height, width)
-
-
-def _coins(count: int, generator: Generator) -> Bool[Tensor, " b"]:
-    return torch.rand(count, generator=generator, device=generator.device, dtype=torch.float64) < 0.5

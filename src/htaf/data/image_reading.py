@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from math import ceil
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ from torch import Tensor
 from torch.utils.data import get_worker_info
 
 from htaf._ground.console import progress
-from htaf._ground.errors import DataError, expect_memory, first_line, installed
+from htaf._ground.errors import DataError, counted, expect_memory, first_line, installed
 from htaf._ground.files import regular
 
 if TYPE_CHECKING:
@@ -40,10 +39,9 @@ HEIC = "HEIC is not read: save it as JPEG, for example with heif-convert A.heic 
 ARCHIVE = "an archive is not read: unzip it and give the folder"
 UNREAD = {HEIC: (".heic", ".heif", ".hif"), ARCHIVE: (".zip", ".7z", ".rar", ".tar", ".tgz")}
 MAX_PIXELS = 89_478_485  # PIL's own limit for a decompression bomb: 256 MiB in RGB
-MAX_EDGE = 65_535  # pixels, as of JPEG: a strip of single pixels takes many times its bytes
 LARGE = 2**28  # bytes of an image while it is decoded, from which one is decoded at a time
 LARGEST_FILE = 8 * MAX_PIXELS  # bytes: four channels of 16 bits, uncompressed
-STRIP = 16  # times the pixels that are asked for: an image that covers more when it is enlarged is cropped before
+STRIP = 100  # times its shorter edge: a longer image is a strip, which takes many times its bytes when it is enlarged
 ORIENTATION = 0x0112  # the EXIF tag
 TILE_WIDTH, TILE_LENGTH = 322, 323  # tags of TIFF
 SMALL = 8  # pixels to whose eightfold a file is decoded when it is only looked at
@@ -122,8 +120,6 @@ def decode(path: Path | bytes, channels: int, size: tuple[int, int], name: str =
 
     First frame, turned upright by its EXIF tag, 16 bits scaled to 8, transparency dropped, CMYK and grey to RGB (or
     all to grey); resized (bilinear, antialiased) to the smallest size that covers `size`, then the centre is cropped.
-    Of a long strip, which would cover over 16 times `size` and more than its own pixels, the ends that are cropped are
-    cut off before it is resized.
 
     Args:
         path: a file, or the content of one, of a kind in `FORMATS`.
@@ -152,9 +148,6 @@ def _fitted(plain: Image.Image, channels: int, size: tuple[int, int]) -> UInt8[n
         plain = plain.convert("L")
     scale = max(height / plain.height, width / plain.width)
     cover = max(width, round(plain.width * scale)), max(height, round(plain.height * scale))
-    if cover[0] * cover[1] > max(plain.width * plain.height, STRIP * width * height):
-        plain = _middle(plain, width / scale, height / scale)
-        cover = max(width, round(plain.width * scale)), max(height, round(plain.height * scale))
     if cover != plain.size:
         plain = plain.resize(cover, Image.Resampling.BILINEAR)
     left, top = (cover[0] - width) // 2, (cover[1] - height) // 2
@@ -238,7 +231,7 @@ def _opened(file: Path | bytes) -> Iterator[Image.Image]:
     """An image that is not decoded yet.
 
     Raises:
-        ValueError: an empty file, too large a one, too many pixels in all or along an edge.
+        ValueError: an empty file, too large a one, too many pixels, a strip.
         NoFileError: a pipe, a socket or a device.
         Exception: nearly everything, of PIL's readers.
     """
@@ -255,8 +248,8 @@ def _opened(file: Path | bytes) -> Iterator[Image.Image]:
             raise ValueError(f"{image.width} x {image.height} pixels, more than {MAX_PIXELS:,}")
         if _tile(image) > MAX_PIXELS:
             raise ValueError(f"tiles of {_tile(image):,} pixels, more than {MAX_PIXELS:,}")
-        if max(image.size) > MAX_EDGE:
-            raise ValueError(f"{image.width} x {image.height} pixels, more than {MAX_EDGE:,} along an edge")
+        if max(image.size) > STRIP * min(image.size):
+            raise ValueError(f"{image.width} x {image.height} pixels, a strip: cut it into parts")
         yield image
 
 
@@ -275,13 +268,6 @@ def _tile(image: Image.Image) -> int:
     """Return pixels of a tile of a TIFF, which may be larger than the image; 0 without tiles."""
     tags = getattr(image, "tag_v2", {})
     return tags.get(TILE_WIDTH, 0) * tags.get(TILE_LENGTH, 0)
-
-
-def _middle(image: Image.Image, width: float, height: float) -> Image.Image:
-    """Return the part of an image that is shown, with its edges in its own pixels, and the pixels beside it that are
-    mixed in."""
-    left, top = (max(0, (edge - ceil(shown) - 4) // 2) for edge, shown in zip(image.size, (width, height), strict=True))
-    return image.crop((left, top, image.width - left, image.height - top))
 
 
 def _reason(error: Exception, file: Path | bytes) -> str:
@@ -354,9 +340,5 @@ def image_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
                 raise DataError(f"{path}: expected image files ({', '.join(SUFFIXES)}), got {came}")
             others += beside
         found += inside
-    if not others:
-        return found, []
-    if len(others) == 1:
-        return found, [f"1 file is left out, its ending is not that of an image: {others[0]}{advice(others)}"]
-    count = f"{len(others):,} files are left out"
-    return found, [f"{count}, their endings are not those of images, such as {others[0]}{advice(others)}"]
+    left_out = f"{counted(len(others), 'file')} without an ending of images left out, such as "
+    return found, [f"{left_out}{others[0]}{advice(others)}"] if others else []

@@ -65,7 +65,7 @@ def load(
 ) -> Images:
     """Load a named set, or any folder with one folder of images for each class.
 
-    The public sets ("cifar10", "cifar100", "tiny-imagenet", "cub") are looked for in `data_dir`, then in the folder
+    The public sets ("cifar10", "cifar100", "mnist", "cub") are looked for in `data_dir`, then in the folder
     that the environment variable HTAF_DATA names. "digits" comes with scikit-learn. For folders see
     `read_folder`. All files are decoded once at load; those that cannot be read are left out
     and noted (beyond 50,000 files only headers are read).
@@ -330,53 +330,6 @@ def read_published(name: str, folder: Path) -> Images:
     return as_images(name, tuple(train.classes), *parts, [])
 
 
-def read_tiny_imagenet(
-    folder: Path, size: int | None = None, *, classes: int = 200, train: int = 500, test: int = 50
-) -> Images:
-    """Tiny ImageNet in its official layout; the public validation images, which have labels, are the test part.
-
-    Args:
-        folder: `tiny-imagenet-200`.
-        size: as in `read_folder`.
-        classes, train, test: how many classes, and images of each in both parts, it must hold.
-    Returns:
-        the set, in memory at 64 x 64 pixels; a class is named by its first synonym in words.txt, with its WordNet
-        number where two share one.
-    Raises:
-        DataError: missing files, other counts, an annotation of an unknown class.
-    """
-    wnids = [line[0] for line in lines(folder / "wnids.txt", 1)]
-    if len(set(wnids)) != classes or len(wnids) != classes:
-        raise DataError(f"{folder / 'wnids.txt'}: expected {classes} distinct classes, got {len(set(wnids))}")
-    wnids = sorted(wnids)
-    numbers = {wnid: number for number, wnid in enumerate(wnids)}
-    listing: Listing = []
-    for wnid, number in numbers.items():
-        files = sorted(path.name for path in (folder / "train" / wnid / "images").glob("*.JPEG"))
-        if len(files) != train:
-            raise DataError(f"{folder / 'train' / wnid / 'images'}: expected {train} .JPEG files, got {len(files)}")
-        listing += [(f"train/{wnid}/images/{file}", number) for file in files]
-    test_listing: Listing = []
-    annotations = folder / "val" / "val_annotations.txt"
-    for entry in lines(annotations, 2):
-        if entry[1] not in numbers:
-            raise DataError(f"{annotations}: expected a class of wnids.txt for {entry[0]!r}, got {entry[1]!r}")
-        test_listing.append((f"val/images/{entry[0]}", numbers[entry[1]]))
-    if len(test_listing) != test * classes:
-        raise DataError(f"{annotations}: expected {test * classes:,} images, got {len(test_listing):,}")
-    _check_files(folder, test_listing)
-    names = _words(folder / "words.txt", wnids)
-    return images_from_files("tiny-imagenet", folder, names, listing, test_listing, size, [])
-
-
-def _words(path: Path, wnids: Sequence[str]) -> list[str]:
-    if not path.is_file():
-        return list(wnids)
-    words = dict(line.split("\t", 1) for line in path.read_text().splitlines() if "\t" in line)
-    first = [words.get(wnid, wnid).split(",")[0].strip() for wnid in wnids]
-    return [name if first.count(name) == 1 else f"{name} ({wnid})" for name, wnid in zip(first, wnids, strict=True)]
-
-
 def read_cub(folder: Path, size: int | None = None) -> Images:
     """CUB-200-2011 in its official layout, with the official split; all 200 classes or some of them.
 
@@ -456,28 +409,16 @@ class ImageSet:
 
 
 CIFAR = "https://www.cs.toronto.edu/~kriz"
+PUBLISHED = {
+    "cifar10": ("cifar-10-batches-py", f"{CIFAR}/cifar-10-python.tar.gz"),
+    "cifar100": ("cifar-100-python", f"{CIFAR}/cifar-100-python.tar.gz"),
+    "mnist": ("MNIST", "https://ossci-datasets.s3.amazonaws.com/mnist/"),
+}
 SETS: dict[str, ImageSet] = {
-    "cifar10": ImageSet(
-        "cifar-10-batches-py",
-        f"{CIFAR}/cifar-10-python.tar.gz",
-        False,
-        lambda folder, _: read_published("cifar10", folder),
-    ),
-    "cifar100": ImageSet(
-        "cifar-100-python",
-        f"{CIFAR}/cifar-100-python.tar.gz",
-        False,
-        lambda folder, _: read_published("cifar100", folder),
-    ),
-    "mnist": ImageSet(
-        "MNIST",
-        "https://ossci-datasets.s3.amazonaws.com/mnist/",
-        False,
-        lambda folder, _: read_published("mnist", folder),
-    ),
-    "tiny-imagenet": ImageSet(
-        "tiny-imagenet-200", "http://cs231n.stanford.edu/tiny-imagenet-200.zip", True, read_tiny_imagenet
-    ),
+    **{
+        name: ImageSet(folder, url, False, lambda folder, _, name=name: read_published(name, folder))
+        for name, (folder, url) in PUBLISHED.items()
+    },
     "cub": ImageSet(
         "CUB_200_2011", "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz", True, read_cub
     ),

@@ -33,7 +33,6 @@ from htaf.data.reading import DataError, listed
 
 PARQUET = ".parquet"
 LABELS = ("label", "cls")  # columns of labels
-HELD = 2**32  # bytes of images of one Parquet file that a block may hold
 ROWS_AT_ONCE = 64  # read from a Parquet file
 GONE = (FileNotFoundError, PermissionError, ConnectionError, TimeoutError)
 
@@ -150,15 +149,10 @@ class ParquetRows:
             groups = [g for g in range(len(sizes)) if starts[g] < self.end and self.begin < starts[g + 1]]
             columns = [self.column, *([self.label] if self.label else [])]
             rows: list[dict[str, Any]] = []
-            at, held = starts[groups[0] if groups else 0], 0
+            at = starts[groups[0] if groups else 0]
             for batch in table.iter_batches(ROWS_AT_ONCE, groups, columns) if groups else ():
                 wanted = batch.slice(max(0, self.begin - at), max(0, self.end - max(at, self.begin)))
-                at, held = at + len(batch), held + wanted.nbytes
-                if held > HELD:
-                    raise DataError(
-                        f"{self.file}: expected at most {HELD / 1e9:.1f} GB of images in one block, got more: a "
-                        "smaller number of images in a part (--part-images) makes blocks smaller"
-                    )
+                at += len(batch)
                 rows += wanted.to_pylist()
         if len(rows) != len(self):
             raise DataError(f"{self.file}: expected {self.end:,} rows, as it had before, got fewer")

@@ -187,8 +187,7 @@ def _equal(train: Part, test: Part) -> list[list[int]]:
 
 
 def _about_equal_images(classes: Sequence[str], train: Part, test: Part) -> list[str]:
-    """Notes on test images that the training part has too, on images that repeat others within it, and on equal images
-    of several classes."""
+    """Notes on test images that the training part has too, and on equal images of several classes."""
     groups, border = _equal(train, test), len(train)
     labels = [*train.labels.tolist(), *test.labels.tolist()]
 
@@ -196,22 +195,14 @@ def _about_equal_images(classes: Sequence[str], train: Part, test: Part) -> list
         part, place = (train, row) if row < border else (test, row - border)
         return f"{'train' if row < border else 'test'}/{place}" if part.names is None else part.names[place]
 
-    def shown(pairs: Sequence[tuple[int, int]]) -> str:
-        return listed([f"{named(row)} = {named(first)}" for row, first in pairs], 3)
-
     both = [(row, group[0]) for group in groups for row in group if row >= border > group[0]]
-    within = [(row, group[0]) for group in groups for row in group[1:] if row < border]
     mixed = [group for group in groups if len({labels[row] for row in group}) > 1]
     notes: list[str] = []
     if both:
+        each = listed([f"{named(row)} = {named(first)}" for row, first in both], 3)
         notes.append(
             f"{len(both):,} of {len(test):,} test images are in the training part too, so the figures of the test part "
-            f"are too good: {shown(both)}"
-        )
-    if within:
-        notes.append(
-            f"{len(within):,} of {border:,} training images are equal to one before, and validation images are drawn "
-            f"from them all: {shown(within)}"
+            f"are too good: {each}"
         )
     if mixed:
         twins = [(group[0], next(row for row in group if labels[row] != labels[group[0]])) for group in mixed]
