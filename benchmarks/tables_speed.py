@@ -2,7 +2,7 @@
 
     python benchmarks/tables_speed.py [RUN ...] [--data fico] [--rows 1000000] [--peers PYTHON] [--json FILE]
 
-RUN: folders of `htaf train tabular`, all of one table. Without one the recipes `tabular-exact` and `tabular-members`
+RUN: folders of `htaf train tabular`, all of one table. Without one the recipes `tabular-mlp` and `tabular-members`
 are trained for one epoch on --data: times do not depend on what was learned. --peers: an environment with catboost or
 lightgbm (benchmarks/peers/trees/predict.py); one that is missing there is left out, with a line.
 
@@ -41,7 +41,7 @@ from htaf.training.runs.data import table_rows
 from htaf.training.runs.predictions import of_rows
 
 HERE = Path(__file__).parent
-RECIPES = ("tabular-exact", "tabular-members")
+RECIPES = ("tabular-mlp", "tabular-members")
 BASE = "histogram boosting"
 PILOT, ONE = 2_000, 20  # rows of the first prediction; times that one row is predicted for a sample
 Timed = Callable[[int, int], float]  # rows, repeats -> seconds of one time

@@ -300,7 +300,7 @@ def test_a_run_of_the_command_is_loaded(texts: tuple[str, str], labels: list[obj
     codes = np.arange(40) % 2
     rows = pd.DataFrame({"x": codes + np.linspace(0, 0.5, 40), "z": np.arange(40) % 3})
     table = from_frame(rows, codes, task="classification", classes=texts)
-    run = fit(ready_recipe("mlp", "tabular-exact").replace(**TINY), table, tmp_path / "run", seed=3)
+    run = fit(ready_recipe("mlp", "tabular-mlp").replace(**TINY), table, tmp_path / "run", seed=3)
     found = load_estimator(tmp_path / "run")
     assert found.classes_.tolist() == labels
     expected = run.predict(rows)
@@ -309,7 +309,7 @@ def test_a_run_of_the_command_is_loaded(texts: tuple[str, str], labels: list[obj
         np.testing.assert_allclose(found.predict_proba(rows)[:, place], expected[f"probability_{label}"], atol=1e-6)
     assert (
         found.get_params()
-        == HtafClassifier(recipe=ready_recipe("mlp", "tabular-exact").replace(**TINY), random_state=3).get_params()
+        == HtafClassifier(recipe=ready_recipe("mlp", "tabular-mlp").replace(**TINY), random_state=3).get_params()
     )
 
 
@@ -354,7 +354,7 @@ def test_recipes_and_what_they_do_not_read() -> None:
     [
         {"recipe": {"leaves": 0, "members": 2, "thresholds": 8}, "hidden": (4,), "class_weight": "balanced"},
         {"recipe": ready_recipe("mlp", "tabular-members").replace(members=2, dropout=0.1), "text_as_missing": True},
-        {"recipe": "tabular-exact", "hidden": (4,), "threshold": "f1", "class_weight": {"no": 1.0, "yes": 2.5}},
+        {"recipe": "tabular-mlp", "hidden": (4,), "threshold": "f1", "class_weight": {"no": 1.0, "yes": 2.5}},
         {"hidden": (4,), "batch_size": 16, "lr": 0.01, "validation_fraction": 0.2, "random_state": 3, "device": "cpu"},
     ],
 )
@@ -471,7 +471,7 @@ def test_a_column_that_does_not_vary_in_training_is_not_asked_for(tmp_path: Path
     rows = pd.DataFrame({"x": codes + np.linspace(0, 0.5, 40), "late": 0.0})
     table = from_frame(rows.assign(late=np.arange(40) == 39), codes, task="classification", classes=("a", "b"))
     parts_of = Split(np.arange(30), np.arange(30, 35), np.arange(35, 40))
-    fit(ready_recipe("mlp", "tabular-exact").replace(**TINY), table, tmp_path / "run", split=parts_of)
+    fit(ready_recipe("mlp", "tabular-mlp").replace(**TINY), table, tmp_path / "run", split=parts_of)
     model = load_estimator(tmp_path / "run")
     assert [*model.feature_names_in_] == ["x"]
     assert len(model.predict(rows[["x"]])) == 40
@@ -487,7 +487,7 @@ def test_a_column_that_does_not_vary_in_training_is_not_asked_for(tmp_path: Path
         (None, {"epoch": 5}, r"^HtafClassifier got an unexpected keyword argument 'epoch' \(did you mean 'epochs'\?\)"),
         (
             None,
-            {"recipe": "tabular-exact", "dropout": 0.1},
+            {"recipe": "tabular-mlp", "dropout": 0.1},
             r"within recipe=, as that is no mapping, got 'dropout' too",
         ),
         (None, {"dropout": "much"}, "dropout must be a number, got 'much'"),

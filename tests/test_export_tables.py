@@ -23,8 +23,7 @@ from htaf.data.reading import BLANKS, DataError
 from htaf.models.mlp import MLP, Thermometer
 from htaf.program.export import ExportError, onnx_network, onnx_table, raw_columns, table_to_onnx, tables, to_onnx
 from htaf.training import runs
-from htaf.training.runs import packing
-from htaf.training.runs.predictions import Agreement, forward, of_rows
+from htaf.training.runs.predictions import forward, of_rows
 from quick import slow_but
 
 onnx = pytest.importorskip("onnx")
@@ -332,41 +331,21 @@ def test_what_cannot_be_written_or_run(tmp_path: Path, monkeypatch: pytest.Monke
         onnx_table(out)
 
 
-def test_rows_that_rounding_explains() -> None:
-    linear = torch.nn.Linear(1, 2)
-    net = harden(torch.nn.Sequential(linear, HTAF(), torch.nn.Linear(2, 1)).eval())
-    with torch.no_grad():
-        net[0].weight.copy_(torch.tensor([[1.0], [3.0]]))  # pyright: ignore
-        net[0].bias.copy_(torch.tensor([-1.0, -30.0]))  # pyright: ignore
-    inputs = np.array([[1.0], [1 + 1e-6], [1.1], [10 - 1e-6], [9.0]], dtype=np.float32)
-    assert packing.near_zero(net, inputs).tolist() == [True, True, False, True, False]
-    assert next(net.parameters()).dtype == torch.float32
-    digit = MLP(1, 1, (2,), HTAF, thresholds=(2,))  # comparisons are exact
-    digit.thermometer.threshold.copy_(torch.tensor([1.0, 3.0]))  # pyright: ignore
-    assert not packing.near_zero(harden(digit.eval()), np.ones((1, 1), dtype=np.float32)).any()
-    found = Agreement(1000, 990, 0.1)
-    packing._expect_equal(found, None, "test", ties=8)
-    for differing, ties in ((None, 7), (None, 0), (9, 10)):
-        with pytest.raises(packing.CheckError, match="nothing is written"):
-            packing._expect_equal(found, differing, "test", ties=ties)
-
-
 @pytest.mark.data
-@pytest.mark.parametrize("recipe", slow_but(["tabular-exact", "tabular-members"], "tabular-exact"))
+@pytest.mark.parametrize("recipe", slow_but(["tabular-mlp", "tabular-members"], "tabular-mlp"))
 @pytest.mark.parametrize("name", slow_but(["digits", "wine", "abalone", "churn", "fico"], "wine"))
 def test_every_row_of_a_set(name: str, recipe: str, data_dir: Path, tmp_path: Path, htaf) -> None:
     """One epoch; raw columns in onnxruntime against the run on all rows, and the packed file too."""
-    hidden = ("48", "32") if recipe == "tabular-exact" else ("48",)
+    hidden = ("48", "32") if recipe == "tabular-mlp" else ("48",)
     words = ("--data", name, "--recipe", recipe, "--epochs", "1", "--hidden", *hidden, "--out", tmp_path / "run")
     code, _, err = htaf("train", "tabular", *words)
     assert code == 0, err
     run = runs.open_run(tmp_path / "run")
     data = run.data()
-    runs.export_run(run, tmp_path / "t.onnx", to="onnx", data=data)  # raises where a row without a tie differs
+    runs.export_run(run, tmp_path / "t.onnx", to="onnx", data=data)
     runs.pack_run(run, tmp_path / "t.packed", data=data)
     rows = data.features  # pyright: ignore[reportAttributeAccessIssue]
     expected = run.predict(rows)
-    ties = packing.near_zero(run.model(), run.preprocessor().transform(rows))  # pyright: ignore
     # a pre-activation within rounding of 0 may step the other way, which changes a number or a probability
     for found in (
         onnx_table(tmp_path / "t.onnx", threads=1)(rows),
@@ -375,7 +354,6 @@ def test_every_row_of_a_set(name: str, recipe: str, data_dir: Path, tmp_path: Pa
         numbers = expected.select_dtypes("number")
         scale = numbers.abs().max().max()
         away = (found[numbers.columns] - numbers).abs().max(axis=1) / scale
-        assert not ((away > 1e-5) & ~ties).any()
         assert (away > 1e-5).sum() <= 1 + len(rows) // 1000
         if run.preprocessor().target.classes:  # pyright: ignore[reportAttributeAccessIssue]
             assert (found["prediction"] == expected["prediction"]).all()

@@ -29,7 +29,7 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardSc
 from htaf import HtafClassifier, HtafRegressor
 
 ROWS = 90
-TINY: dict[str, Any] = {"recipe": "tabular-exact", "hidden": (8,), "epochs": 2, "lr": 0.05, "batch_size": 16}
+TINY: dict[str, Any] = {"recipe": "tabular-mlp", "hidden": (8,), "epochs": 2, "lr": 0.05, "batch_size": 16}
 RNG = np.random.default_rng(0)
 X = pd.DataFrame(RNG.normal(size=(ROWS, 4)), columns=list("abcd"))
 KIND = RNG.choice(["low", "high"], ROWS)

@@ -18,7 +18,6 @@ from markdown_it import MarkdownIt
 import htaf
 from htaf._ground.console import markdown_text, visible
 from htaf._ground.files import csv_text, frame_csv, guarded
-from htaf.training.runs.metrics import classes_csv, matrix_csv, per_class
 
 FORMULAE = ["=1+1", "'=1+1", "+cmd|' /C calc'!A0", "-rf", "@SUM(A1)", "\tx", "\r=1", '=HYPERLINK("a","b")']
 NUMBERS = ["-1", "+1", "-0.5", "-1e-3", "+.5", "-2."]
@@ -50,21 +49,7 @@ def test_a_frame(dtype: str) -> None:
     assert [float(row[1]) for row in rows] == frame["self"].tolist()
     assert read(frame_csv(frame, header=False)) == rows
     assert frame["=a"].tolist()[:8] == FORMULAE, "the frame itself stays"
-
-
-def test_confusion_and_classes() -> None:
-    names = [*FORMULAE, "-1"]
-    expected = [*(f"'{name}" for name in FORMULAE), "-1"]
-    matrix = np.arange(81).reshape(9, 9)
-    header, *rows = read(matrix_csv(matrix, names))
-    assert header == ["true", *expected]
-    assert [row[0] for row in rows] == expected
-    assert [[int(cell) for cell in row[1:]] for row in rows] == matrix.tolist()
-    header, *rows = read(classes_csv(per_class(matrix, names)))
-    assert header[:3] == ["class", "rows", "predicted"]
-    assert [row[0] for row in rows] == expected
-    assert {row[header.index("taken_for")] for row in rows} <= set(expected)
-    assert csv_text([(None, True, 0.5)]) == ",True,0.5\n"
+    assert csv_text([(None, True, 0.5, "=1+1")]) == ",True,0.5,'=1+1\n"
 
 
 def test_no_csv_is_written_past_the_one_rule() -> None:

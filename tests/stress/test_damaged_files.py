@@ -743,7 +743,7 @@ TOGETHER = [  # what is no verb, what would be written over inputs, or over what
     "concepts name W/codes --attributes digits --model m", "concepts name W/codes --model m --base-url http://[",
     "concepts extract W/table-run --out out", "concepts extract W/run --out out --keep backbone margins",
     "predict W/run W/photos --bits --smooth", "predict W/run W/photos --names W/names.json",
-    "predict W/net.packed W/photos --explain", "evaluate W/llm-run --out out", "evaluate W/net.packed --out out",
+    "predict W/net.packed W/photos --explain", "evaluate W/llm-run --part all", "evaluate W/net.packed",
 ]  # fmt: skip
 
 

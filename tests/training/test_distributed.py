@@ -307,7 +307,7 @@ def test_one_fails_all_end(tmp_path: Path, what: str, text: str) -> None:
 
 
 FLAGS = (
-    "train tabular --data digits --recipe tabular-exact --hidden 8 --epochs 8 --batch-size 64 --checkpoint-seconds 0 "
+    "train tabular --data digits --recipe tabular-mlp --hidden 8 --epochs 8 --batch-size 64 --checkpoint-seconds 0 "
     "--baselines False --device cpu --json"
 )
 

@@ -65,7 +65,7 @@ def test_all_steps_are_exact_from_an_epoch_on(table: Table, tmp_path: Path, capf
 
 
 def test_resumes_to_the_last_bit(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = QUICK.replace(dropout=0.3, recalibrate=True, refit=True, average=0.9, sharpen_fraction=1.0)
+    recipe = QUICK.replace(dropout=0.3, recalibrate=True, refit=True, sharpen_fraction=1.0)
     recipe = recipe.replace(precision="bfloat16")
     whole, original = train(tmp_path / "whole", table, recipe), Training.training_step
     stops = {2, 4, 6}  # each once, after some steps of the epoch

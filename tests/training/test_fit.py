@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import errno
 import json
-import math
 import os
 import pickle
 import signal
@@ -13,23 +12,21 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch import Tensor, nn
 
 from htaf._ground.files import SEAL
-from htaf.core.activations import HTAF, Heaviside
+from htaf.core.activations import HTAF
 from htaf.data.notes import from_record, told
 from htaf.data.tabular import Table, load, split
 from htaf.training import problems
-from htaf.training.callbacks import _WHOLE, AtomicCheckpoint, Averaging, History, last_checkpoint
+from htaf.training.callbacks import _WHOLE, AtomicCheckpoint, History, last_checkpoint
 from htaf.training.families import continuing, make_recipe
-from htaf.training.finish import best_of, constant_notes, dead_notes, finished
+from htaf.training.finish import best_of, constant_notes, dead_notes
 from htaf.training.fit import fit
 from htaf.training.module import Training, TrainingError
 from htaf.training.recipe import Recipe, Running
@@ -300,65 +297,6 @@ def test_resumed_twice_by_another_recipe(table: Table, tmp_path: Path) -> None:
             with pytest.raises(Stopped):
                 train(tmp_path / "run", table, recipe)
     assert outcome(train(tmp_path / "run", table, recipe)) == outcome(train(tmp_path / "whole", table, recipe))
-
-
-def test_the_mean_of_the_last_weights(table: Table, tmp_path: Path) -> None:
-    """It is that of the steps from 70% on, comes back in a resume, and is kept where validation says so."""
-    recipe = make_recipe(hidden=(8,), epochs=10, batch_size=16, lr=0.02, average=0.8, levels=2)
-    seen: list[Tensor] = []
-    means: list[Tensor] = []
-    with pytest.MonkeyPatch.context() as patch:
-        original = Averaging.on_train_batch_end
-
-        def see(self: Averaging, trainer: Any, module: Any, *rest: Any) -> None:
-            original(self, trainer, module, *rest)
-            seen.append(module.net.head.weight.detach().clone())
-            means.append(self.mean.get("head.weight", torch.zeros(1)).clone())
-
-        patch.setattr(Averaging, "on_train_batch_end", see)
-        whole = train(tmp_path / "whole", table, recipe)
-    first = math.ceil(0.7 * len(seen)) - 1  # of the step after which it begins
-    expected = seen[first]
-    for weight in seen[first + 1 :]:
-        expected = 0.8 * expected + 0.2 * weight
-    torch.testing.assert_close(means[-1], expected)
-    assert not means[first - 1].any()
-    with pytest.MonkeyPatch.context() as patch:
-        stop_at(patch, Training, "training_step", 9, after=True)
-        with pytest.raises(Stopped):
-            train(tmp_path / "run", table, recipe)
-    again = train(tmp_path / "run", table, recipe)
-    assert outcome(again) == outcome(whole)
-    told = whole.record["hardening"]["finish"]
-    assert told[0]["name"] == "average"
-    assert again.record["hardening"]["finish"][0]["after"] == told[0]["after"]
-    assert told[0]["kept"] == (told[0]["after"] < told[0]["before"])
-    with pytest.raises(ValueError, match=r"average must lie in \[0, 1\), got 1"):
-        make_recipe(average=1.0)
-
-
-@pytest.mark.usefixtures("unchecked")  # of the problem it takes a part
-def test_the_mean_of_weights_has_the_statistics_that_belong_to_it() -> None:
-    """Of every norm: those in front of the first step see other weights too."""
-    torch.manual_seed(0)
-    net: Any = nn.Sequential(
-        nn.Linear(4, 8), nn.BatchNorm1d(8), Heaviside(), nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 1)
-    )
-    x, target = torch.randn(60, 4), torch.randn(60, 1)
-    net(x)
-    mean = {"0.weight": 3 * net[0].weight.detach() + 1, "3.weight": 2 * net[3].weight.detach()}
-    posed: Any = SimpleNamespace(task="regression", fitting=lambda: [(x, target)], validation=[(x, target)])
-    nn.init.constant_(net[5].bias, 1e3)  # so that the mean helps
-    made, (entry,) = finished(net.eval(), posed, make_recipe(), lambda line: None, mean | {"5.bias": torch.zeros(1)})
-    assert entry["kept"]
-    with torch.no_grad():
-        first = x @ mean["0.weight"].T + net[0].bias
-        second = made[:3](x) @ mean["3.weight"].T + net[3].bias  # pyright: ignore[reportIndexIssue]
-    for i, seen in ((1, first), (4, second)):
-        norm: Any = made.get_submodule(f"{i}")
-        torch.testing.assert_close(norm.running_mean, seen.mean(0))
-        torch.testing.assert_close(norm.running_var, seen.var(0))
-        assert not torch.allclose(norm.running_var, net[i].running_var, rtol=0.1)
 
 
 def test_stopped_between_early_stop_and_the_record(table: Table, tmp_path: Path) -> None:

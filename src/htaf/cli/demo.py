@@ -109,7 +109,7 @@ def _next(out: Path, found: dict[str, Any]) -> None:
         say("  htaf demo --data PHOTOS --pretrained hub --out runs/photos  # the same for yours: PHOTOS/CLASS/*.jpg")
     else:
         say(f"  htaf predict {run} {shlex.quote(file)} --explain{names}  # or other photos, or a folder: the reasons")
-    say(f"  htaf evaluate {run} --out {shlex.quote(str(out / 'classes'))}  # which classes are taken for which")
+    say(f"  htaf evaluate {run}  # which classes are taken for which")
 
 
 def demo(

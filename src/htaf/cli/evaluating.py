@@ -10,7 +10,6 @@ from tyro.conf import Positional, arg
 
 from htaf._ground.console import UsageError, direction, figures, print_json, progress, say, say_notes, show
 from htaf._ground.errors import counted, first_line
-from htaf._ground.files import check_output_folder
 from htaf.cli.flags import (
     Baselines,
     DataDir,
@@ -40,7 +39,6 @@ def evaluate(
     part: Literal["train", "validation", "test", "all"] | None = None,
     data_dir: DataDir = None,
     method: MethodOfRun = None,
-    out: Annotated[Path | None, arg(metavar="DIR")] = None,
     json: Json = False,
 ) -> None:
     """Measure the smooth and the exact network of a run, and how they differ.
@@ -51,15 +49,13 @@ def evaluate(
         data: Other labelled data: a table with the same columns, or images of the same classes; of a language model
             text; none: the run's own.
         part: Part of the run's own data; none: test.
-        out: Classes: write confusion.csv, confusion.png and classes.csv (recall, precision, F1) of the exact network
-            into this folder.
     """
     from htaf.training.runs.metrics import LOWER_IS_BETTER
 
     if is_language_model(run):
         from htaf.cli.language import evaluate_llm
 
-        refuse_flags({"part": part, "data-dir": data_dir, "method": method, "out": out}, run)
+        refuse_flags({"part": part, "data-dir": data_dir, "method": method}, run)
         return evaluate_llm(run, data, json)
     if run.is_file():
         raise UsageError(
@@ -67,10 +63,6 @@ def evaluate(
             f"htaf predict {run} ROWS"
         )
     opened = opened_run(run, method)
-    if out is not None and opened.record["data"].get("task") != "classification":
-        raise UsageError("--out is for classes, this run's network predicts numbers")
-    if out is not None:
-        check_output_folder(out, [run, *([] if data is None else [data])])
     noted: list[Note] = []
     if data is not None:
         if part not in (None, "all"):
@@ -83,8 +75,6 @@ def evaluate(
             found = opened.data(data_dir=data_dir)
     say_notes(new_sentences([*found.notes, *noted], opened.record["notes"] if data is None else ()))
     result = opened.evaluate(part or "test", found)
-    if out is not None:
-        _write_classes(result, out, f"{found.name}, {result['part']}")
     if json:
         return print_json(result)
     positive = f", positive class {result['positive']!r}" if "positive" in result else ""
@@ -95,30 +85,15 @@ def evaluate(
     columns = ("metric", "smooth", "exact", "exact - smooth")
     weighted = f" weighted by {result['weight']!r}" if "weight" in result else ""
     show(f"{found.name}, {result['part']}, {counted(result['rows'], 'row')}{weighted}{positive}", columns, rows)
-    return _say_classes(result, out)
+    return _say_classes(result)
 
 
-def _write_classes(result: dict[str, Any], out: Path, title: str) -> None:
-    """Write the figures of classes as files."""
-    import numpy as np
-
-    from htaf._ground.files import write_atomic
-    from htaf.training.runs import metrics as room
-
-    matrix, names = np.array(result["confusion"]), [row["class"] for row in result["classes"]]
-    write_atomic(out / "confusion.csv", room.matrix_csv(matrix, names))
-    write_atomic(out / "classes.csv", room.classes_csv(result["classes"]))
-    write_atomic(out / "confusion.png", room.confusion_picture(matrix, names, title))
-
-
-def _say_classes(result: dict[str, Any], out: Path | None) -> None:
-    """Show the classes that are recognised least, and where all of them are."""
+def _say_classes(result: dict[str, Any]) -> None:
+    """Show the classes that are recognised least; `--json` has all of them, and the confusion matrix."""
     known = [row for row in result.get("classes", ()) if row["recall"] is not None]
     for row in sorted(known, key=lambda row: row["recall"])[:FEWEST] if len(known) > 2 else ():
         most = f", most often taken for {row['taken_for']} ({row['times']})" if row["taken_for"] else ""
         say(f"{row['class']}: {row['recall']:.1%} of {row['rows']} found{most}")
-    if out is not None:
-        say(f"confusion matrix and all classes: {out}")
 
 
 def report(

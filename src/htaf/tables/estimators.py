@@ -676,9 +676,9 @@ def _share(share: float) -> float:
 
 def _fields() -> list[str]:
     """The fields of a recipe for tables."""
-    from htaf.training.families.mlp import tabular_exact
+    from htaf.training.families.mlp import tabular_residual
 
-    return [*tabular_exact().fields]
+    return [*tabular_residual().fields]
 
 
 def _warn_of_training(notes: Sequence[Note | str]) -> None:

@@ -1,4 +1,4 @@
-"""What goes on beside the steps: history, best weights, their mean, early stopping, checkpoints, a progress bar."""
+"""What goes on beside the steps: history, best weights, early stopping, checkpoints, a progress bar."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from htaf._ground.compat import no_trace
 from htaf._ground.console import progress, tell
@@ -28,7 +28,6 @@ with no_trace():
     from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
     from lightning.pytorch.callbacks import Checkpoint
 
-AVERAGE_FROM = 0.7  # share of the steps after which the mean of the weights begins, if all are exact by then
 _WHOLE = {"state_dict", "callbacks", "loops", "optimizer_states", "lr_schedulers", "epoch", "global_step"}
 _KEPT = ("rows", "best_loss", "best_epoch", "stopped", "best", "device", "devices", "notes")
 
@@ -127,40 +126,6 @@ class History(Callback):
         for name in _KEPT:  # no others: a checkpoint of elsewhere must not say where this one writes
             setattr(self, name, state_dict[name])
         self.spent, self.cpu_spent = state_dict["spent"], state_dict["cpu_spent"]
-
-
-class Averaging(Callback):
-    """mean <- decay mean + (1 - decay) weights after every step from `first` on, in the checkpoint too.
-
-    Args:
-        decay: in (0, 1). first: steps of the optimizer before it begins with the weights of that moment.
-    """
-
-    def __init__(self, decay: float, first: int) -> None:
-        self.decay, self.first = decay, first
-        self.mean: dict[str, Tensor] = {}  # the parameters of the network, by name
-
-    @torch.no_grad()
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        if trainer.global_step < self.first:
-            return
-        net: Any = pl_module.net
-        assert isinstance(net, nn.Module)
-        for name, weight in net.named_parameters():
-            if not weight.requires_grad:
-                continue
-            if name in self.mean:
-                self.mean[name] = self.mean[name].to(weight.device).lerp_(weight, 1 - self.decay)
-            else:
-                self.mean[name] = weight.detach().clone()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"mean": dict(self.mean)}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.mean = dict(state_dict["mean"])
 
 
 class AtomicCheckpoint(Checkpoint):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -33,14 +31,13 @@ FAR = 10.0  # times the loss of a constant: it diverged
 
 
 def finished(
-    net: nn.Module, posed: Problem, recipe: Recipe, say: Callable[[str], None], mean: Mapping[str, Tensor]
+    net: nn.Module, posed: Problem, recipe: Recipe, say: Callable[[str], None]
 ) -> tuple[nn.Module, list[dict[str, Any]]]:
-    """Average, recalibrate and refit a network as its recipe says, and what its family adds; each is kept only where
-    the validation loss is better.
+    """Recalibrate and refit a network as its recipe says, and what its family adds; each is kept only where the
+    validation loss is better.
 
     Args:
         net: with exact steps, or real-valued; in eval mode, not changed.
-        mean: of its weights, by name; empty: none was taken.
         say: called with a line on each step.
 
     Returns:
@@ -49,7 +46,6 @@ def finished(
     """
     loss, options, family = loss_function(posed.task), recipe.hardening, recipe.network
     steps: dict[str, tuple[bool, Make]] = {
-        "average": (bool(mean), lambda net: _averaged(net, mean, posed)),
         "recalibrate": (options.recalibrate, lambda net: hardening.recalibrate(net, posed.fitting())),
         "refit": (options.refit and family.refits(posed.task), lambda net: refitted(net, posed)),
     }
@@ -91,17 +87,6 @@ def with_threshold(net: nn.Module, posed: Problem, options: DataOptions) -> tupl
     if counts[rarer] < FEWEST:
         notes.append(Note("few for a threshold", known.target.classes[rarer], int(counts[rarer])))
     return replace(posed, preprocessor=known.with_threshold(chosen)), notes
-
-
-def _averaged(net: nn.Module, mean: Mapping[str, Tensor], posed: Problem) -> tuple[nn.Module, hardening.Report]:
-    """The network with the mean of its weights, and the norms that belong to these."""
-    begin, made = time.perf_counter(), copy.deepcopy(net)
-    with torch.no_grad():
-        for name, value in mean.items():
-            made.get_parameter(name).copy_(value)
-    if any(isinstance(module, nn.modules.batchnorm._NormBase) for module in made.modules()):
-        made, _ = hardening.recalibrate(made, posed.fitting(), everywhere=True)
-    return made, hardening.Report("average", time.perf_counter() - begin, None, None)
 
 
 @torch.no_grad()

@@ -36,9 +36,7 @@ from htaf.models.mlp import MLP, Thermometer
 from htaf.training.backbones import learns_from_features, on_features
 from htaf.training.boosting import given_once
 from htaf.training.callbacks import (
-    AVERAGE_FROM,
     AtomicCheckpoint,
-    Averaging,
     History,
     PlainCheckpoints,
     ShownProgress,
@@ -109,12 +107,6 @@ class _Prepared:
     method: StepFactory | None
     weights: dict[str, Any]  # where the first ones come from, see `Network.initialise`
     restore: Callable[[nn.Module], None] | None = None  # gives a network back what was put aside while the rest learned
-
-    @property
-    def mean(self) -> dict[str, Tensor]:
-        """Of the weights over the end of the training; empty where none was taken."""
-        callbacks: Any = self.trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
-        return next((one.mean for one in callbacks if isinstance(one, Averaging)), {})
 
     def say(self, text: str) -> None:
         """A line on the console, where progress is shown."""
@@ -414,7 +406,7 @@ def _written(
     net = net.to(history.device).eval()
     real = recipe.activation.method == "relu"
     hard = convert.harden(net) if has_smooth(net) else net
-    new, steps = finished(hard, posed, recipe, train.say, train.mean)
+    new, steps = finished(hard, posed, recipe, train.say)
     release_memory()  # a fit of the head holds many bits as numbers
     own = any(step["kept"] for step in steps)  # whether the exact network has weights of its own
     net, exact = (new, None) if real else (net, new)
@@ -519,9 +511,6 @@ def _train(train: _Prepared, net: nn.Module, number: int) -> None:
         rank=trainer.global_rank, world=world, least=smallest_batch(world, net),
     )  # fmt: skip
     steps = len(parts[0]) * recipe.optimization.epochs
-    if decay := recipe.optimization.average:
-        begins = AVERAGE_FROM if recipe.exact_epoch is None else max(AVERAGE_FROM, recipe.hardening.exact_from)
-        trainer.callbacks.insert(1, Averaging(decay, math.ceil(begins * steps)))  # pyright: ignore[reportAttributeAccessIssue]
     state = train.seed * world + trainer.global_rank
     module = Training(net, recipe, posed.task, steps, world, seed=state, attributes=posed.attributes)
     start = last_checkpoint(train.out / CHECKPOINTS)

@@ -216,8 +216,6 @@ class Optimization(RecipePart):
         precision: bfloat16: mixed precision for the training steps; weights and validation stay in float32.
         patience: Stop after so many epochs without a better exact network, counted from when the activations
             stay as they are; 0 never.
-        average: Decay of a running mean of the weights over the last 30% of the steps, fewer where steps become exact
-            later; with norms fitted to it, kept where it helps validation; 0: none.
         keep: Which weights: those of the best epoch, of the lowest validation loss of the exact network, or those of
             the last one, whatever validation says.
     """
@@ -236,13 +234,12 @@ class Optimization(RecipePart):
     clip: float = 0.0
     precision: Literal["float32", "bfloat16"] = "float32"
     patience: int = 25
-    average: float = 0.0
     keep: Literal["best", "last"] = "best"
 
     def check(self) -> None:
         self.expect_all(("lr",), lambda v: 0 < v < math.inf, "must be > 0 and finite")
         self.expect_all(("weight_decay", "clip"), lambda v: 0 <= v < math.inf, "must be >= 0 and finite")
-        self.expect_all(("momentum", "label_smoothing", "average"), lambda v: 0 <= v < 1, "must lie in [0, 1)")
+        self.expect_all(("momentum", "label_smoothing"), lambda v: 0 <= v < 1, "must lie in [0, 1)")
         self.expect_all(("lr_end",), lambda v: 0 <= v <= self.lr, f"must lie in [0, lr = {self.lr}]")
         self.expect_all(("epochs", "batch_size"), lambda v: v >= 1, "must be >= 1")
         self.expect_all(("patience", "least_steps"), lambda v: v >= 0, "must be >= 0")

@@ -35,7 +35,7 @@ def family_of(name: str) -> Family:
 def ready_recipe(family: str, name: str) -> Recipe:
     """A ready recipe of a family, as `htaf train VERB --help` lists them.
 
-    Of an MLP tabular-residual, tabular-members, tabular-exact, tabular-mlp; on images small, reduced,
+    Of an MLP tabular-residual, tabular-members, tabular-mlp, readable; on images small, reduced,
     quick (not icbm), cifar10 and cifar100 at full scale; of icbm also finetune and frozen.
 
     Raises:

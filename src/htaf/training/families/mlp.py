@@ -236,19 +236,6 @@ class MLPNetwork(Network):
         return loss(net.member_outputs(x).flatten(0, 1), y.repeat_interleave(self.members, 0))
 
 
-def tabular_exact() -> Recipe:
-    """One network of three layers: 30 epochs, (1, 8) from a soft start in 30%; norms and head fitted to the bits.
-
-    Of 80 candidates by three methods it was nearest to the best validation results of twelve tables, split 0; on their
-    test parts others are level or slightly better (docs/results.md). The slope is the best one of straight-through.
-    """
-    activation = Activation(alpha0=1.0, alpha1=8.0, beta=8.0, sharpen_fraction=0.3, slope="approx_sign")
-    return Recipe(
-        MLPNetwork(), TableData(), activation, Optimization(epochs=30, patience=0),
-        Hardening(recalibrate=True, refit=True),
-    )  # fmt: skip
-
-
 def tabular_mlp() -> Recipe:
     """100 epochs at most, no step after them: (2, 11) from a soft start, batch norm, one cycle up to 3e-3."""
     return Recipe(MLPNetwork(), TableData())
@@ -286,7 +273,7 @@ def readable() -> Recipe:
 def _suited(given: Mapping[str, Any]) -> str:
     """Several members have one hidden layer each: more layers are of one network."""
     sizes = given.get("hidden")  # of an estimator it may be anything
-    return "tabular-exact" if isinstance(sizes, tuple) and len(sizes) > 1 and "members" not in given else ""
+    return "tabular-mlp" if isinstance(sizes, tuple) and len(sizes) > 1 and "members" not in given else ""
 
 
 FAMILY = Family(
@@ -296,14 +283,12 @@ FAMILY = Family(
     recipes={
         "tabular-residual": tabular_residual,
         "tabular-members": tabular_members,
-        "tabular-exact": tabular_exact,
         "tabular-mlp": tabular_mlp,
         "readable": readable,
     },
     recipes_help="tabular-residual: a linear part, leaves of boosted trees on their thermometer, and "
     "two networks of one hidden layer on it for what these leave, 300 steps and 8 epochs; tabular-members: eight such "
-    "networks alone, 40 epochs; tabular-exact, which several hidden layers start from: 30 epochs, then norms and head "
-    "fitted to the exact network; tabular-mlp: at most 100 epochs, no steps after them; readable: step functions "
-    "of the columns and rules of pairs of them, integers that anybody can add up.",
+    "networks alone, 40 epochs; tabular-mlp, which several hidden layers start from: at most 100 epochs; readable: "
+    "step functions of the columns and rules of pairs of them, integers that anybody can add up.",
     suited=_suited,
 )

@@ -5,7 +5,6 @@ The headline metric: RMSE of numbers, AUROC for two classes, accuracy for more.
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,8 +13,6 @@ import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor, nn
-
-from htaf._ground.files import csv_text
 
 LOWER_IS_BETTER = frozenset({"rmse", "mae", "loss"})
 
@@ -305,8 +302,6 @@ def _area(score: Float64[np.ndarray, " rows"], positive: np.ndarray) -> Callable
 
 # ---- confusion ----
 
-LABELLED = 30  # classes whose names fit beside a picture
-
 
 def confusion(
     outputs: Tensor, targets: Int64[Tensor, " n"], classes: int, threshold: float | None = None
@@ -343,34 +338,3 @@ def per_class(matrix: Int64[np.ndarray, "true predicted"], classes: Sequence[str
             }
         )
     return found
-
-
-def matrix_csv(matrix: Int64[np.ndarray, "true predicted"], classes: Sequence[str]) -> str:
-    """Write the matrix as CSV: a row for each true class, a column for each predicted one."""
-    rows = ([name, *map(int, row)] for name, row in zip(classes, matrix, strict=True))
-    return csv_text([["true", *classes], *rows])
-
-
-def classes_csv(figures: Sequence[dict[str, Any]]) -> str:
-    """Write the figures of classes as CSV."""
-    return csv_text([figures[0], *(row.values() for row in figures)])
-
-
-def confusion_picture(matrix: Int64[np.ndarray, "true predicted"], classes: Sequence[str], title: str) -> bytes:
-    """Draw the matrix as a PNG: the share of each true class that has each prediction."""
-    from matplotlib.figure import Figure
-
-    side = max(4.0, min(12.0, 0.3 * len(classes) + 2.5))
-    figure = Figure(figsize=(side, side), layout="constrained")
-    axes = figure.subplots()
-    image = axes.imshow(matrix / np.maximum(matrix.sum(1, keepdims=True), 1), cmap="Blues", vmin=0, vmax=1)
-    axes.set(xlabel="predicted", ylabel="true")
-    axes.set_title(title, parse_math=False)  # a $ would begin a formula
-    if len(classes) <= LABELLED:
-        names = [name.replace("$", r"\$") for name in classes]
-        axes.set_xticks(range(len(classes)), names, rotation=90, fontsize=8)
-        axes.set_yticks(range(len(classes)), names, fontsize=8)
-    figure.colorbar(image, ax=axes, shrink=0.7, label="share of the true class")
-    data = io.BytesIO()
-    figure.savefig(data, format="png", dpi=120)
-    return data.getvalue()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,11 +19,8 @@ from torch import Tensor, nn
 from htaf._ground.console import progress as progress_of
 from htaf._ground.errors import HtafError, option
 from htaf._ground.files import check_output, hold, lock_beside
-from htaf.core.activations import Heaviside, thresholds_of
 from htaf.data.images import Images
 from htaf.data.targets import labels_of
-from htaf.models.logic import LUTLayer
-from htaf.models.mlp import Thermometer
 from htaf.program import packed
 from htaf.program.integer import files
 from htaf.program.integer.model import IntegerModel
@@ -42,7 +38,6 @@ if TYPE_CHECKING:
     from htaf.data.parts import Data
     from htaf.training.runs.data import PartName, Place, RunPart
 
-TIE = 1e-6  # of the largest pre-activation of a layer: float32 sums differ by less in another order
 ROUNDING = 0.002  # of the rows: a sum in another order that is rounded across a threshold may carry on to the output
 NUMBERS = 256 * 3 * 32 * 32  # of the inputs that are compared layer by layer
 
@@ -212,10 +207,7 @@ def export_run(
                     expected = run.predict(table)
                     predicted = writers.onnx_table(written)(table)
                     found = _table_agreement(predicted, expected, known.target)
-                    ties = int(
-                        (_wrong(predicted, expected, known.target) & near_zero(model, known.transform(table))).sum()
-                    )
-                    _expect_equal(found, differing, part, ties=ties)
+                    _expect_equal(found, differing, part)
             else:
                 writers.to_onnx(model, example, written, finite=isinstance(own, Images))
                 if find_spec("onnxruntime") is not None:
@@ -312,48 +304,8 @@ def _table_agreement(found: pd.DataFrame, expected: pd.DataFrame, target: Target
     )
 
 
-def near_zero(model: nn.Module, inputs: np.ndarray) -> np.ndarray:
-    """Rows in which a pre-activation is so near to a threshold that the order of a sum decides its bit.
-
-    A thermometer and a table of entries sum nothing, so their comparisons do not count.
-
-    Args:
-        model: hardened, not changed. inputs: float32 [rows, inputs].
-
-    Returns:
-        bool [rows]: some distance of a pre-activation from a threshold, in float64, is at most `TIE` of the largest
-        pre-activation of its layer.
-    """
-    close = np.zeros(len(inputs), dtype=bool)
-    exact = copy.deepcopy(model).double()
-
-    def note(step: nn.Module, given: tuple[Tensor, ...]) -> None:
-        x = given[0].flatten(1)
-        for threshold in thresholds_of(step):
-            close[:] |= ((x - threshold).abs() <= TIE * x.abs().max()).any(1).numpy()
-
-    compared = {id(m.step) for m in exact.modules() if isinstance(m, Thermometer)}
-    compared |= {id(m.act) for m in exact.modules() if isinstance(m, LUTLayer)}
-    steps = [m for m in exact.modules() if isinstance(m, Heaviside) and id(m) not in compared]
-    hooks = [step.register_forward_pre_hook(note) for step in steps]
-    with torch.no_grad():
-        exact(torch.from_numpy(inputs).double())
-    for hook in hooks:
-        hook.remove()
-    return close
-
-
-def _wrong(found: pd.DataFrame, expected: pd.DataFrame, target: Target) -> np.ndarray:
-    """bool [rows]: those that `_table_agreement` does not count as the same."""
-    one, other = found["prediction"].to_numpy(), expected["prediction"].to_numpy()
-    if target.task == "classification":
-        return one != other
-    return np.abs(one - other) > 1e-4 * np.abs(other - target.mean).max(initial=0)
-
-
-def _expect_equal(found: Agreement, differing: int | None, part: str, *, ties: int = 0) -> None:
-    """ties: of the rows that differ those that rounding explains, which do not count where no number was given."""
-    wrong = found.rows - found.predictions - (ties if differing is None else 0)
+def _expect_equal(found: Agreement, differing: int | None, part: str) -> None:
+    wrong = found.rows - found.predictions
     most = max(1, int(ROUNDING * found.rows)) if differing is None else differing
     if wrong > most:
         raise CheckError(
