@@ -42,21 +42,21 @@ ORDER = [
 ]
 # Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
-    "_ground": 1_300,
-    "cli": 3_502,
-    "concepts": 8_019,
-    "core": 5_048,
-    "data": 6_885,
-    "language": 2_465,
-    "models": 2_321,
-    "program": 10_819,
-    "tables": 2_751,
-    "training": 7_764,
-    "transform": 6_623,
+    "_ground": 1_299,
+    "cli": 3_242,
+    "concepts": 7_767,
+    "core": 5_027,
+    "data": 6_758,
+    "language": 2_469,
+    "models": 2_370,
+    "program": 10_589,
+    "tables": 2_956,
+    "training": 8_239,
+    "transform": 6_394,
     "": 620,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 58_117, ("tests", "paper/tests"): 48_422, ("paper/src",): 13_834}
+TOTALS = {("src/htaf",): 57_730, ("tests", "paper/tests"): 48_092, ("paper/src",): 13_848}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 
