@@ -106,7 +106,7 @@ def test_bits_that_say_nothing_count_little(noise: float, low: float, high: floa
     assert net.direct is not None
     made, _ = refit_head(net, [(x, y)], validation=[(x, y)])
     made.head.weight.data += noise * made.head.weight.std() * torch.randn_like(made.head.weight)
-    shrunk, told = finished(made, posed, make_recipe(), print, {})
+    shrunk, told = finished(made, posed, make_recipe(), print)
     (step,) = told
     assert step["name"] == "shrink"
     if step["kept"]:

@@ -526,7 +526,7 @@ def test_runs_without_integer_weights_are_refused(digits: Images, tmp_path: Path
         build_run(run)
 
 
-@pytest.mark.parametrize("name", slow_but(["exact", "members", "residual"], "exact"))
+@pytest.mark.parametrize("name", slow_but(["mlp", "members", "residual"], "mlp"))
 def test_a_run_of_a_table(name: str, tmp_path: Path) -> None:
     bunch: Any = load_breast_cancer(as_frame=True)
     bunch.frame.to_csv(tmp_path / "table.csv", index=False)

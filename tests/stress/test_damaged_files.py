@@ -273,7 +273,7 @@ def read_unfinished(folder: Path) -> None:
 def read_page(folder: Path) -> None:
     from made_pages import made_codes
 
-    build_page(made_codes(24, 9, 3), folder, shown=Shown(images=8), seconds=0.0, heading=Heading("Trees"))
+    build_page(made_codes(24, 9, 3), folder, shown=Shown(images=8), heading=Heading("Trees"))
 
 
 def read_weights(folder: Path) -> None:
