@@ -255,7 +255,7 @@ def test_a_run_on_a_frame_is_packed_exported_and_explained_by_any_rows(
     row = frame().head(1)
     found, told = reasons(classifier.run_, row, rows), reasons(open_run(folder), row, rows)
     assert found.columns.equals(told.columns)
-    assert {*importance(classifier.run_, rows, repeats=1).columns.index} == {*frame()} - {"constant"}
+    assert {*importance(classifier.run_, rows).columns.index} == {*frame()} - {"constant"}
     with pytest.raises(InspectionError, match="give data=, a data frame with the column 'target'"):
         importance(classifier.run_)
     with pytest.raises(DataError, match="expected a target column 'target'"):
@@ -517,7 +517,7 @@ def test_figures_of_an_estimator_are_of_the_rows_that_it_is_given() -> None:
     rows["y"] = np.where(rows["a"] + rows["b"] > 0, "yes", "no")
     train, held = rows[:120], rows[120:]
     model = htaf.fit(train, "y", **TINY)
-    assert importance(model, held, repeats=1).rows == 40
+    assert importance(model, held).rows == 40
     with pytest.raises(InspectionError, match="expected a run or a fitted HtafClassifier or HtafRegressor, got str"):
         importance("model")  # pyright: ignore[reportArgumentType]
     with pytest.raises(InspectionError, match="got HtafClassifier, not fitted"):

@@ -82,14 +82,14 @@ def test_what_the_columns_of_a_row_add(made: dict[Kind, Run], kind: Kind) -> Non
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_importance_of_columns(made: dict[Kind, Run], kind: Kind) -> None:
-    found = inspection.importance(made[kind], repeats=4)
+    found = inspection.importance(made[kind])
     assert found.metric == {"two": "auroc", "three": "accuracy", "number": "rmse"}[kind]
     assert found.value == pytest.approx(made[kind].evaluate("test")["exact"][found.metric])
     assert sorted(found.columns.index) == ["color", "size", "weight"]  # a constant column is none
     assert [found.columns[name].to_dict()["weight"] for name in ("worse", "std")] == [0.0, 0.0]  # no bit reads it
     assert min(found.columns["std"].to_dict()[name] for name in ("size", "color")) > 0
     assert json.dumps(found.to_json())
-    assert found.columns.equals(inspection.importance(made[kind], repeats=4).columns)
+    assert found.columns.equals(inspection.importance(made[kind]).columns)
 
 
 class Predictor(RegressorMixin, BaseEstimator):
@@ -114,16 +114,16 @@ def test_row_numbers_give_what_raw_rows_give(made: dict[Kind, Run]) -> None:
     assert isinstance(data, tabular.Table)
     rows = tabular.split(data, 0).test
 
+    own = inspection.importance(run)
     theirs: Any = permutation_importance(
         Predictor(run),
         data.features.iloc[rows],
         data.target[rows],
         scoring="neg_root_mean_squared_error",
-        n_repeats=3,
+        n_repeats=own.repeats,
         random_state=0,
     )
-    found = inspection.importance(run, repeats=3).columns
-    for name, of in found.iterrows():
+    for name, of in own.columns.iterrows():
         place = data.features.columns.get_loc(name)
         assert of["worse"] == pytest.approx(theirs.importances_mean[place], abs=1e-5)
         assert of["std"] == pytest.approx(theirs.importances_std[place], abs=1e-5)
@@ -151,8 +151,6 @@ def test_runs_that_are_refused(made: dict[Kind, Run], tmp_path: Path) -> None:
         inspection.importance(made["two"], elsewhere)
     with pytest.raises(InspectionError, match="expected one row, got 2"):
         inspection.reasons(made["two"], table(rows=2))
-    with pytest.raises(InspectionError, match="at least one repeat, got 0"):
-        inspection.importance(made["two"], repeats=0)
     with pytest.raises(InspectionError, match="train, validation, test, got 'tset'"):
         inspection.importance(made["two"], part="tset")
     with pytest.raises(DataError, match="expected the columns 'color' too"):

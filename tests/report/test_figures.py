@@ -21,7 +21,7 @@ from htaf.tables.inspection import network_importance as importance
 from htaf.tables.report import baselines as room
 from htaf.tables.report import contents, drawing
 from htaf.tables.report.baselines import Baseline, fit_baselines, raw_columns
-from htaf.tables.report.contents import Measured, thresholds, verdict
+from htaf.tables.report.contents import Measured, verdict
 from htaf.training.runs.metrics import bootstrap, confusion, drawn_metrics, metrics
 from htaf.training.runs.predictions import predicted
 
@@ -81,34 +81,28 @@ def of_bins(found: Measured) -> list[Any]:
     return [said["error"], *(one[name] for one in said["bins"] for name in ("share", "predicted", "observed"))]
 
 
-def of_thresholds(found: Measured) -> list[Any]:
-    return [-1 if value is None else value for one in thresholds(found) for value in one.values()]
-
-
 def of_residuals(found: Measured) -> list[Any]:
     said = contents.residuals(found)
     return [said["mean"], said["deviation"]]
 
 
-MEASURES: dict[bool, Any] = {True: (of_bins, of_thresholds), False: (of_residuals,)}
+MEASURES: dict[bool, Any] = {True: (of_bins,), False: (of_residuals,)}
 
 
 def test_pictures_take_one_value_missing_and_large_ones() -> None:
     for low, high in ((0.0, 0.0), (5.0, 5.0), (-1e308, 1e308)):
-        rows = [{"epoch": 1.0, "loss": low}, {"epoch": 2.0, "loss": None}, {"epoch": 3.0, "loss": high}]
         points = [{"value": value, "label": "<x> & $y$", "mean": [value]} for value in (low, high)]
         for kind in ("number", "date", "category"):
             if kind == "date" and high > 1e6:
                 continue
             found = {"kind": kind, "column": "_a$b$", "points": points}
-            pictures = (drawing.losses(rows, 1, {"loss": "exact"}),)
-            for picture in (*pictures, drawing.effect(found, ["one"], "y")):
-                assert picture.startswith('<svg viewBox="0 0 ')
-                assert "nan" not in picture
-                assert "#b9500f" not in picture
+            picture = drawing.effect(found, ["one"], "y")
+            assert picture.startswith('<svg viewBox="0 0 ')
+            assert "nan" not in picture
+            assert "#b9500f" not in picture
 
 
-# --- thresholds, the best baseline ---
+# --- decisions, the best baseline ---
 
 
 def measured(
@@ -127,27 +121,6 @@ def measured(
     return Measured(preprocessor, "test", np.arange(len(target)), *tensors, weights)
 
 
-def test_several_classes_have_no_thresholds() -> None:
-    target = np.arange(90) % 3
-    assert thresholds(measured(np.eye(3)[target], target)) == []
-
-
-def test_thresholds_are_counted() -> None:
-    target = np.array([0, 0, 0, 1, 1])
-    chance = np.array([0.05, 0.35, 0.72, 0.65, 0.95])
-    outputs = np.stack([np.log(1 - chance), np.log(chance)], 1)
-    found = {round(one["threshold"], 3): one for one in thresholds(measured(outputs, target, 0.68))}
-    assert [*found] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.68, 0.7, 0.8, 0.9]
-    assert [threshold for threshold, one in found.items() if one["own"]] == [0.68]
-    assert found[0.3] | {"threshold": 0} == {
-        "threshold": 0, "said": 0.8, "recall": 1.0, "precision": 0.5, "f1": pytest.approx(2 / 3),
-        "accuracy": 0.6, "own": False,
-    }  # fmt: skip
-    assert (found[0.8]["recall"], found[0.8]["precision"]) == (0.5, 1.0)
-    none = thresholds(measured(outputs, target * 0 + np.array([0, 0, 0, 0, 1])))
-    assert none[-1]["precision"] == 1.0
-
-
 @given(SEEDS, st.integers(2, 4), st.sampled_from([None, 0.5, 0.3, "a probability"]))
 def test_all_that_decides_decides_alike(seed: int, classes: int, threshold: Any) -> None:
     """Ties and probabilities that lie on the threshold too."""
@@ -164,7 +137,6 @@ def test_all_that_decides_decides_alike(seed: int, classes: int, threshold: Any)
     draws = found.drawn["accuracy"]
     of_draws = bootstrap(40, lambda weights: {"": float(weights @ (said == target) / weights.sum())})[""]
     assert draws == pytest.approx(of_draws)
-    assert [one["accuracy"] for one in thresholds(found) if one["own"]] == [pytest.approx(accuracy)] * (classes == 2)
     named = predicted(found.outputs, found.preprocessor, pd.RangeIndex(40))["prediction"]
     assert named.tolist() == [f"c{k}" for k in said]
     if classes > 2:

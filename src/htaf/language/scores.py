@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from htaf.language.errors import LanguageError
@@ -58,25 +58,16 @@ def text_scores(
         tell: called after each block with how many are done, and of how many.
     """
     device = next(mine.parameters()).device
-    found, of_other = list[Losses](), list[Losses]()
+    found, of_other, head = list[Losses](), list[Losses](), nn.Identity()  # these are logits already
     for row, block in enumerate(tokens.split(1), 1):
         x = block.to(device)
         logits = mine(input_ids=x, use_cache=False).logits
         truth = logits if other is None else other(input_ids=x, use_cache=False).logits
-        found.append(logit_losses(logits, truth, x))
+        found.append(next_token_losses(head, logits, truth, x))
         if other is not None:
-            of_other.append(logit_losses(truth, truth, x))
+            of_other.append(next_token_losses(head, truth, truth, x))
         if tell is not None:
             tell(row, len(tokens))
     count = len(tokens) * (tokens.shape[1] - 1)
     scored = TextScores.of(count, mean_of(found), near=other is not None)
     return TextScores.of(count, mean_of(of_other), near=False) if of_other else None, scored
-
-
-def logit_losses(
-    mine: Float[Tensor, "1 tokens vocabulary"],
-    other: Float[Tensor, "1 tokens vocabulary"],
-    tokens: Int[Tensor, "1 tokens"],
-) -> Losses:
-    """`next_token_losses` of logits behind each token of a text."""
-    return next_token_losses(lambda logits: logits, mine, other, tokens)

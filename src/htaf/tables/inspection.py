@@ -188,24 +188,22 @@ def importance(
     data: Table | pd.DataFrame | None = None,
     *,
     part: str = "test",
-    repeats: int | None = None,
 ) -> Importance:
     """Measure the permutation importance (Breiman 2001) of the raw columns, by scikit-learn.
 
     Of the exact network; of a run without a step, method relu, of its network. A raw column is shuffled with all the
-    inputs that are made of it, in at most 2,000 rows; where there are more than 100 columns, in fewer rows, 100 at
-    least. Columns that say the same share their importance, so a column of little importance need not be a useless one.
-    The report of a run and `htaf explain` have these figures.
+    inputs that are made of it, up to ten times, in at most 2,000 rows; where there are more than 100 columns, in fewer
+    rows, 100 at least. Columns that say the same share their importance, so a column of little importance need not be a
+    useless one. The report of a run and `htaf explain` have these figures.
 
     Args:
         model: a run, from `htaf.runs.open_run`, or a fitted estimator.
         data: the table that it was trained on; None: `run.data()`, which reads it. Of an estimator or a run on a data
             frame any labelled rows, all of which are looked at; give rows that were held out.
         part: "train", "validation" or "test", where the rows of the training are known.
-        repeats: shuffles of each column, >= 1; None: as many as are 200,000 rows through the network, 1 to 10.
 
     Raises:
-        InspectionError: a run of images, no such part, or less than one repeat.
+        InspectionError: a run of images, or no such part.
         RunError: another table than that of the training.
     """
     run, preprocessor = table_of(model)
@@ -213,8 +211,6 @@ def importance(
     parts = rows_for_figures(run, table)
     if part not in ("train", "validation", "test"):
         raise InspectionError(f"expected a part of train, validation, test, got {part!r}")
-    if repeats is not None and repeats < 1:
-        raise InspectionError(f"expected at least one repeat, got {repeats}")
     columns = sum(column.kind != "dropped" for column in preprocessor.columns)
     most = int(np.clip(MOST_FORWARD // max(1, columns), LEAST_ROWS, MOST_ROWS))
     chosen = drawn(getattr(parts, part), most)
@@ -222,7 +218,7 @@ def importance(
     target = target.float().unsqueeze(1) if preprocessor.target.task == "regression" else target.long()
     return network_importance(
         run.model(exact=run.has_step), preprocessor, table.features.iloc[chosen], target,
-        headline=run.record["headline"], weights=table.weights_of(chosen), repeats=repeats,
+        headline=run.record["headline"], weights=table.weights_of(chosen),
     )  # fmt: skip
 
 
@@ -234,7 +230,6 @@ def network_importance(
     *,
     headline: str,
     weights: Weights | None = None,
-    repeats: int | None = None,
 ) -> Importance:
     """Measure the `importance` of a network in memory.
 
@@ -263,8 +258,7 @@ def network_importance(
     before = measured(estimator.predict(estimator.own(rows)))
     metric = headline if np.isfinite(before[headline]) else "loss"
     sign = 1.0 if metric in LOWER_IS_BETTER else -1.0
-    if repeats is None:
-        repeats = int(np.clip(MOST_FORWARD // max(1, rows * len(names)), 1, MOST_REPEATS))
+    repeats = int(np.clip(MOST_FORWARD // max(1, rows * len(names)), 1, MOST_REPEATS))
     frame = pd.DataFrame({"worse": [], "std": []}, dtype=np.float64)
     if names:
         found: Any = permutation_importance(

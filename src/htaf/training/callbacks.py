@@ -261,14 +261,6 @@ class ShownProgress(Callback):
                 f"stopped early, after epoch {seen.epochs} of {of.epochs}: no better exact network in the last "
                 f"{of.patience} epochs (patience)"
             )
-        lowest = min(seen.rows, key=lambda row: row["val_loss"])
-        if not seen.last and 0 <= seen.best_epoch < seen.epochs - 1:
-            tell(f"kept: epoch {seen.best_epoch + 1}, with the lowest validation loss, {_figure(seen.best_loss)}")
-        elif seen.last and seen.rows[-1]["val_loss"] > lowest["val_loss"]:
-            tell(
-                f"kept: epoch {seen.epochs}, the last (keep last). The validation loss was lowest after epoch "
-                f"{lowest['epoch'] + 1}, but a few validation images choose badly among epochs"
-            )
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         self.stack.close()

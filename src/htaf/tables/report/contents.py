@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,8 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from htaf._ground.console import direction
@@ -27,20 +23,18 @@ from htaf.data.tabular import Table
 from htaf.tables.inspection import decided_values, importance, in_units, table_of
 from htaf.tables.readable import Reading
 from htaf.tables.report.baselines import Baseline
-from htaf.training.runs import METRICS, Run
+from htaf.training.runs import Run
 from htaf.training.runs.data import table_rows
 from htaf.training.runs.metrics import (
     LOWER_IS_BETTER,
     Interval,
     confusion,
-    decided_by,
     drawn_metrics,
     interval,
-    quantiles,
 )
 from htaf.training.runs.predictions import Joined, forward
 
-FORMAT = 8
+FORMAT = 9
 BINS = 10
 MOST_CLASSES = 100  # whose whole confusion matrix is kept
 MOST_PAIRS = 20  # of classes that are taken for each other
@@ -48,9 +42,7 @@ MOST_SHOWN = 8  # categories of a column that are named
 KINDS = {
     "number": "number", "category": "category", "encoded": "many categories", "date": "date", "dropped": "not used"
 }  # fmt: skip
-LOSSES = ("train_loss", "val_loss_smooth", "val_loss")
 ROUNDING = 1e-9  # a difference of two figures this small beside them is none
-THRESHOLDS = tuple(k / 10 for k in range(1, 10))
 NAMES = {"rmse": "RMSE", "mae": "MAE", "r2": "R²", "auroc": "AUROC", "accuracy": "accuracy", "loss": "loss"}
 BASELINES = {
     "constant": "one answer for all rows",
@@ -126,10 +118,6 @@ class Measured:
         gap = {name: interval(of - smooth[name]) for name, of in self.drawn.items()}
         return {"exact": own, "smooth": {name: interval(of) for name, of in smooth.items()}, "gap": gap}
 
-    def total(self, some: Bool[np.ndarray, " rows"]) -> float:
-        """Say what some of the rows weigh together; of unweighted ones how many they are."""
-        return float(some.sum() if self.weights is None else self.weights[some].sum())
-
     def values(self) -> Float64[np.ndarray, "rows outputs"]:
         """Probabilities of classes; numbers in the unit of the target."""
         return in_units(self.outputs, self.preprocessor)
@@ -142,37 +130,6 @@ class Measured:
     def decided(self) -> np.ndarray:
         """Say what is predicted: classes, by number, or numbers in the unit of the target."""
         return decided_values(self.values(), self.preprocessor.target)
-
-
-def thresholds(measured: Measured) -> list[dict[str, Any]]:
-    """Of two classes what is found and what is right where the second is said from a probability on; the run's own
-    threshold stands among round ones. Rows count by their weights.
-
-    Returns:
-        {"threshold", "said": share of the rows of which class 1 is said, "recall", "precision", "f1", "accuracy",
-        "own": whether it is the run's}, in order; None where there is nothing to divide by.
-    """
-    values, truth = torch.from_numpy(measured.values()), measured.truth()
-    if values.shape[1] != 2:
-        return []
-    own = 0.5 if measured.threshold is None else measured.threshold
-    positive, found = truth == 1, list[dict[str, Any]]()
-    for threshold in sorted({*THRESHOLDS, own}):
-        by = measured.threshold if threshold == own else threshold
-        said: Bool[np.ndarray, " rows"] = decided_by(values, by).numpy() == 1
-        hits, count, wanted, whole = map(measured.total, (said & positive, said, positive, truth >= 0))
-        found.append(
-            {
-                "threshold": threshold,
-                "said": count / whole,
-                "recall": hits / wanted if wanted else None,
-                "precision": hits / count if count else None,
-                "f1": 2 * hits / (count + wanted) if count + wanted else None,
-                "accuracy": measured.total(said == positive) / whole,
-                "own": threshold == own,
-            }
-        )
-    return found
 
 
 def verdict(own: float | None, part: str, metric: str, baselines: Sequence[Baseline]) -> dict[str, Any] | None:
@@ -274,7 +231,6 @@ def contents(
         "metrics": metrics,
         "intervals": measured.intervals(),
         "baselines": None if baselines is None else [dataclasses.asdict(one) for one in baselines],
-        "training": training(run),
         "importance": None if shuffled is None else shuffled.to_json(),
         "circuit": circuit(run, table, measured) if record["model"]["kind"] == "logic" else None,
         "readable": whole_model(run, table.features.iloc[measured.rows]) if run.is_readable else None,
@@ -287,7 +243,6 @@ def contents(
         "seconds": record.get("seconds"),
         "calibration": None,
         "confusion": None,
-        "thresholds": None,
         "residuals": None,
     }
     if target.task == "regression":
@@ -296,7 +251,6 @@ def contents(
     return of | {
         "calibration": calibration(measured),
         "confusion": confused(matrix),
-        "thresholds": thresholds(measured),
     }
 
 
@@ -348,22 +302,6 @@ def refitted(run: Run) -> list[str] | None:
     return [one["name"] for one in run.record.get("hardening", {}).get("finish", ()) if one["kept"]]
 
 
-def training(run: Run) -> dict[str, Any]:
-    """Read the losses by epoch, counted from 1, and the epoch that was kept."""
-    record, rows = run.record, list[dict[str, float | None]]()
-    try:
-        for row in csv.DictReader(io.StringIO((run.path / METRICS).read_text("utf-8"))):
-            rows.append({"epoch": int(row["epoch"]) + 1} | {name: _finite(row[name]) for name in LOSSES})
-    except (OSError, ValueError, KeyError, TypeError):  # a run is whole without it
-        rows = []
-    return {"epochs": rows, "best_epoch": record["best_epoch"] + 1}
-
-
-def _finite(text: Any) -> float | None:
-    value = float(text)
-    return value if math.isfinite(value) else None
-
-
 def calibration(measured: Measured) -> dict[str, Any]:
     """Reliability in ten bins of equal width: of two classes the probability of class 1 and how often it is; of more
     the highest probability and how often it is right. Empty bins are left out. Rows count by their weights.
@@ -407,7 +345,8 @@ def residuals(measured: Measured) -> dict[str, Any]:
     left = measured.truth() - predicted
     for chosen in np.array_split(order, min(BINS, len(order))):
         own = None if weights is None else weights[chosen]
-        q10, median, q90 = quantiles(left[chosen], [0.1, 0.5, 0.9], own)
+        how = "linear" if own is None else "inverted_cdf"  # of weighted rows: up to which so much of the weight lies
+        q10, median, q90 = np.quantile(left[chosen], [0.1, 0.5, 0.9], weights=own, method=how)
         bins.append(
             {
                 "low": float(predicted[chosen].min()),

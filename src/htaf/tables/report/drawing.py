@@ -17,7 +17,7 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from htaf._ground.console import visible
 
@@ -38,11 +38,10 @@ STYLE: dict[str, Any] = {
 NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 WIDTH, HEIGHT, ROW = 4.6, 2.9, 0.3  # inches: of a picture, and of a row of one with names of rows
 LOOKS = {  # by the class of a line, as in the legend of the page: colour and dashes
-    "train": (MUTED, "-"), "smooth": (BLUE, ":"), "exact": (ORANGE, "-"), "c0": (ACCENT, "-"), "c1": (ORANGE, "--"),
-    "c2": (BLUE, ":"), "c3": (MUTED, "-"), "c4": (BAD, "--"), "c5": (GOOD, ":"),
+    "exact": (ORANGE, "-"), "c0": (ACCENT, "-"), "c1": (ORANGE, "--"), "c2": (BLUE, ":"), "c3": (MUTED, "-"),
+    "c4": (BAD, "--"), "c5": (GOOD, ":"),
 }  # fmt: skip
 IDEAL: dict[str, Any] = {"color": MUTED, "linewidth": 0.9, "linestyle": (0, (4, 4))}
-WIDE = 20.0  # largest over smallest loss, from which the axis is logarithmic
 LARGEST = 1e100  # farther values are drawn there: the width of an axis must be a float too
 
 
@@ -116,44 +115,17 @@ def _svg(figure: Figure, alternative: str) -> Markup:
     return Markup(for_page(figure, prefix, f'role="img" aria-label="{words}"'))
 
 
-def _line(axes: Axes, points: Sequence[tuple[float, float | None]], kind: str, *, steps: bool = False) -> None:
-    """A line through points, or steps at them, broken where a value is missing; a point without neighbours is a dot."""
+def _line(axes: Axes, points: Sequence[tuple[float, float]], kind: str, *, steps: bool = False) -> None:
+    """A line through points, or steps at them; a single point is a dot."""
     x, y = (_drawn([point[k] for point in points]) for k in (0, 1))
-    known = np.concatenate([[False], np.isfinite(y), [False]])
-    alone = np.flatnonzero(known[1:-1] & ~known[:-2] & ~known[2:])
     colour, dashes = LOOKS[kind]
-    style = "steps-post" if steps else "default"
-    axes.plot(x, y, color=colour, linestyle=dashes, marker="o", markersize=4, markevery=alone, drawstyle=style)
+    dot, style = "o" if len(points) == 1 else "", "steps-post" if steps else "default"
+    axes.plot(x, y, color=colour, linestyle=dashes, marker=dot, markersize=4, drawstyle=style)
 
 
-def _drawn(values: Sequence[float | None]) -> np.ndarray:
-    """The values as an axis takes them, NaN for none."""
+def _drawn(values: Sequence[float]) -> np.ndarray:
+    """The values as an axis takes them."""
     return np.clip(np.array(values, dtype=np.float64), -LARGEST, LARGEST)
-
-
-def losses(epochs: Sequence[dict[str, float | None]], best: float, lines: dict[str, str]) -> Markup:
-    """Draw the losses by epoch; lines: names of columns, each with the class of its line."""
-    known = [value for row in epochs for name in lines if (value := row[name]) is not None]
-    if not known:
-        return Markup()
-    low, high = min(known), max(known)
-    last = float(epochs[-1]["epoch"] or 1)
-    ends = [f"{name.replace('_', ' ')} from {number(epochs[0][name])} to {number(epochs[-1][name])}" for name in lines]
-    said = f"Losses over {last:.0f} epochs: {'; '.join(ends)}. The kept epoch is {best:g}."
-    with styled():
-        figure, axes = _axes("epoch", "loss")
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        if low > 0 and high > WIDE * low:
-            axes.set_yscale("log", nonpositive="mask")
-            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 1000 * low else (1.0,)))
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
-            axes.yaxis.set_minor_formatter(NullFormatter())
-        elif 0 <= low < 0.3 * high:
-            axes.set_ylim(bottom=0)
-        axes.axvline(min(best, last), **IDEAL)
-        for name, kind in lines.items():
-            _line(axes, [(float(row["epoch"] or 0), row[name]) for row in epochs], kind)
-        return _svg(figure, said)
 
 
 def reliability(bins: Sequence[dict[str, float]], names: tuple[str, str]) -> Markup:

@@ -64,9 +64,7 @@ def page(values: dict[str, Any]) -> str:
             verdict=values["verdict"],
             result=_result(values),
             readable=_readable(values),
-            thresholds=_thresholds(values),
             baselines=_baselines(values),
-            training=_training(values),
             calibration=_calibration(values),
             residuals=_residuals(values),
             confusion=_confusion(values),
@@ -212,26 +210,6 @@ def _baselines(values: dict[str, Any]) -> Section:
     }
 
 
-def _training(values: dict[str, Any]) -> Section:
-    epochs = values["training"]["epochs"]
-    if not epochs:
-        return {}
-    lines = {"train_loss": "train", "val_loss_smooth": "smooth", "val_loss": "exact"}
-    names = {"train_loss": "training", "val_loss_smooth": "validation, smooth", "val_loss": "validation, exact"}
-    if values["method"] == "relu":
-        del lines["val_loss_smooth"]
-        names["val_loss"] = "validation"
-    best = values["training"]["best_epoch"]
-    keys = [*((kind, names[name]) for name, kind in lines.items()), ("kept", f"kept, epoch {best}")]
-    return {
-        "picture": drawing.losses(epochs, best, lines),
-        "legend": keys,
-        "heads": ("epoch", *(names[name] for name in lines)),
-        "rows": [[number(row["epoch"]), *(number(row[name]) for name in lines)] for row in epochs],
-        "numbers": range(1 + len(lines)),
-    }
-
-
 def _calibration(values: dict[str, Any]) -> Section:
     found = values["calibration"]
     if not found or not found["bins"]:
@@ -368,24 +346,6 @@ def _drawn(term: dict[str, Any]) -> dict[str, Any]:
         ]
         points.append(points[-1] | {"value": last + edge})
     return {"column": term["name"], "kind": term["kind"], "points": points}
-
-
-def _thresholds(values: dict[str, Any]) -> Section:
-    """What is found and what is right of two classes by the probability from which the second is said."""
-    if not values["thresholds"]:
-        return {}
-    figures = ("recall", "precision", "f1", "accuracy")
-    return {
-        "of": values["classes"][1],
-        "rows": [
-            [
-                f"{one['threshold']:.3g}{', the run' if one['own'] else ''}",
-                f"{one['said']:.1%}",
-                *("-" if one[name] is None else f"{one[name]:.3f}" for name in figures),
-            ]
-            for one in values["thresholds"]
-        ],
-    }
 
 
 def _columns(values: dict[str, Any]) -> Section:

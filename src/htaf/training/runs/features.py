@@ -14,7 +14,7 @@ import os
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,20 +57,6 @@ class FeatureKey:
     images: str
     count: int
 
-    def values(self) -> dict[str, Any]:
-        """As the record holds them."""
-        return {
-            "weights": self.weights,
-            "backbone": self.backbone,
-            "cut": self.cut,
-            "enlarge": None if self.enlarge is None else list(self.enlarge),
-            "preprocessor": [list(part) if isinstance(part, tuple) else part for part in self.preprocessor],
-            "images": self.images,
-            "count": self.count,
-            "augment": "none",  # of the images as they are, once
-            "view": 0,
-        }
-
 
 def key_of(
     net: nn.Module, model: Mapping[str, Any], preprocessor: ImagePreprocessor, part: Part, fingerprint: str
@@ -89,7 +75,7 @@ def key_of(
 
 def folder_of(key: FeatureKey) -> Path:
     """Where features are kept."""
-    return cache_folder() / "features" / content_hash(key.values())
+    return cache_folder() / "features" / content_hash(asdict(key))
 
 
 class FeatureStore:
@@ -147,7 +133,7 @@ class FeatureStore:
         write_atomic(self.folder / RECORD, self._record())
 
     def _record(self) -> str:
-        return to_json({"format": FORMAT, **self.key.values()})
+        return to_json({"format": FORMAT, **asdict(self.key)})
 
     def missing(self, rows: Int64[Tensor, " rows"]) -> Int64[Tensor, " missing"]:
         """Those of the rows that are not there, or are damaged."""

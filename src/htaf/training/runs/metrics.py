@@ -196,14 +196,6 @@ def interval(drawn: Float64[np.ndarray, " draws"]) -> Interval | None:
     return float(low), float(high)
 
 
-def quantiles(
-    values: np.ndarray, wanted: Sequence[float], weights: Weights | None = None, axis: int = 0
-) -> Float64[np.ndarray, "wanted ..."]:
-    """Find quantiles along an axis; of weighted rows the value up to which so much of the weight lies."""
-    how = "linear" if weights is None else "inverted_cdf"
-    return np.quantile(values, wanted, axis=axis, weights=weights, method=how)
-
-
 def metrics_by_weight(
     outputs: Tensor,
     target: Tensor,

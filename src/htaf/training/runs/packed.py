@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from torch import Tensor, nn
 
-from htaf.data.notes import Note, warn_unlike
+from htaf.data.notes import warn_unlike
 from htaf.data.reading import Frame
 from htaf.data.targets import labels_of, relabelled
 from htaf.program import packed
@@ -81,21 +81,14 @@ class PackedRun:
             bits: add a column `bits`, the last hidden layer of each row as a text of 0 and 1.
             text_as_missing: as there.
         """
-        seen = _Bits(self.model) if bits else None
-        found, notes = self._of_rows(rows, seen, text_as_missing)
-        warn_unlike(notes)
-        return seen.beside(found) if seen else found
-
-    def predict_with_notes(self, rows: Frame, *, text_as_missing: bool = False) -> tuple[pd.DataFrame, list[Note]]:
-        """As `predict`, with what was handled in these rows."""
-        return self._of_rows(rows, None, text_as_missing)
-
-    def _of_rows(self, rows: Frame, seen: _Bits | None, text_as_missing: bool) -> tuple[pd.DataFrame, list[Note]]:
         preprocessor: Any = self.preprocessor()
         if self.takes_images:
             raise packed.PackedError(f"{self.path} was trained on images: expected image files, got a table")
+        seen = _Bits(self.model) if bits else None
         found, notes = of_rows(seen or self.model, preprocessor, rows, text_as_missing=text_as_missing)
-        return relabelled(found, preprocessor.target.classes, self.about.get("labels")), notes
+        warn_unlike(notes)
+        found = relabelled(found, preprocessor.target.classes, self.about.get("labels"))
+        return seen.beside(found) if seen else found
 
     def predict_images(
         self, paths: Sequence[str | Path | bytes], *, strict: bool = True, bits: bool = False
