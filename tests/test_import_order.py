@@ -47,16 +47,16 @@ BUDGETS = {
     "concepts": 7_767,
     "core": 5_027,
     "data": 6_758,
-    "language": 2_469,
+    "language": 2_460,
     "models": 2_370,
-    "program": 10_589,
-    "tables": 2_956,
-    "training": 8_239,
+    "program": 10_801,
+    "tables": 2_821,
+    "training": 8_202,
     "transform": 6_394,
     "": 620,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 57_730, ("tests", "paper/tests"): 48_092, ("paper/src",): 13_848}
+TOTALS = {("src/htaf",): 57_761, ("tests", "paper/tests"): 48_066, ("paper/src",): 13_848}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 
