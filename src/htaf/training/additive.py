@@ -57,12 +57,14 @@ Bits = Float32[np.ndarray, "rows bits"]
 @dataclass(frozen=True)
 class Term:
     """A column: its name, its inputs of a network, and whether these are the values of a category, one of which is
-    1. slope: 1 or -1 where its function must not fall or not rise, else 0."""
+    1. slope: 1 or -1 where its function must not fall or not rise, else 0. flags: the inputs that are 1 where there is
+    no number."""
 
     name: str
     inputs: tuple[int, ...]
     category: bool = False
     slope: int = 0
+    flags: tuple[int, ...] = ()
 
     def slope_of(self, j: int, counts: Sequence[int]) -> int:
         """Of an input: a flag beside a number has none."""
@@ -231,24 +233,36 @@ class Fit:
 @dataclass(frozen=True)
 class Design:
     """Columns of a fit: the bits, a trend of each number (all its bits together: as if a straight line had a variance
-    too), then rules. terms: whose they are. trends: the first and last bit of each, and its scale."""
+    too), then rules. terms: whose they are. trends: the first and last bit of each, and its scale.
+
+    A row without a number has the median's bits in a network. In a fit it has the mean bits of the other rows, so that
+    it says nothing of the steps near the median. flags: of each flag its bit, the first and last bit of the number, and
+    by how much the mean bits are more than the median's.
+    """
 
     x: Bits
     own: Int64[np.ndarray, " columns"]
     trends: list[tuple[int, int, float]]
+    flags: list[tuple[int, int, int, np.ndarray]]
 
     @classmethod
     def of(cls, rows: Rows, terms: Sequence[Term]) -> Design:
         bits, first, own = rows.bits(), rows.first, np.empty(sum(rows.counts), np.int64)
-        trends, of_trends = list[tuple[int, int, float]](), list[int]()
+        trends, of_trends, flags = list[tuple[int, int, float]](), list[int](), list[tuple[int, int, int, np.ndarray]]()
         for place, term in enumerate(terms):
+            blank = rows.codes[:, [*term.flags]].any(1)
             for j in term.inputs:
                 own[first[j] : first[j + 1]] = place
+                if j not in term.flags and blank.any() and not blank.all():
+                    a, b = int(first[j]), int(first[j + 1])
+                    more = bits[~blank, a:b].mean(0) - bits[blank.argmax(), a:b]
+                    bits[blank, a:b] += more
+                    flags += [(int(first[flag]), a, b, more) for flag in term.flags]
                 if rows.counts[j] >= TREND:
                     trends.append((int(first[j]), int(first[j + 1]), rows.counts[j] ** -0.5))
                     of_trends.append(len(terms) + place)
         lines = [bits[:, a:b].sum(1, keepdims=True) * scale for a, b, scale in trends]
-        return cls(np.hstack([bits, *lines]), np.array([*own, *of_trends]), trends)
+        return cls(np.hstack([bits, *lines]), np.array([*own, *of_trends]), trends, flags)
 
     def kept(self, terms: int, chosen: np.ndarray) -> Design:
         """Without the terms that are not chosen."""
@@ -265,6 +279,8 @@ class Design:
         heights = found.heights[:, 1 : 1 + bits].copy()
         for (a, b, scale), height in zip(self.trends, found.heights[:, 1 + bits :].T, strict=False):
             heights[:, a:b] += height[:, None] * scale
+        for flag, a, b, more in self.flags:
+            heights[:, flag] += heights[:, a:b] @ more
         return heights
 
 
@@ -334,12 +350,17 @@ def stepped(
                 bits[:, k, places[order]] = made - np.array(usual)[:, None]
                 bias[:, k] += usual
                 continue
-            for j in one.inputs:
+            blank = rows.codes[:, [*one.flags]].any(1)
+            for j in (j for j in one.inputs if j not in one.flags):
                 values = np.concatenate([[0.0], np.cumsum(own[first[j] : first[j + 1]])])
-                weights = np.bincount(rows.codes[:, j], mass, rows.counts[j] + 1)
+                weights = np.bincount(rows.codes[:, j], mass * ~blank, rows.counts[j] + 1)
                 made = segments(monotone(values, weights, one.slope_of(j, rows.counts)), weights, prices)
                 bits[:, k, first[j] : first[j + 1]] = np.diff(made, axis=1)
                 bias[:, k] += made[:, 0]
+                if blank.any():  # they add what they added
+                    cell = rows.codes[blank.argmax(), j]
+                    bits[:, k, first[[*one.flags]]] -= (made[:, cell] - values[cell])[:, None]
+            bits[:, k, first[[*one.flags]]] += own[first[[*one.flags]]]
     of_rules = dict(zip(rules, found.heights[:, found.heights.shape[1] - len(rules) :].T, strict=True))
     return [Fit(bits[i], of_rules, bias[i]) for i in range(len(prices))]
 
@@ -459,7 +480,8 @@ def terms_of(known: Preprocessor, slopes: Sequence[str], counts: Sequence[int], 
         inputs = tuple(int(j) for j in known.inputs_of(column.name) if counts[j])
         numbers += [column.name] * (column.kind in ("number", "date"))
         if inputs:
-            found.append(Term(column.name, inputs, column.kind == "category", asked.get(column.name, 0)))
+            flags = tuple(j for j in inputs if known.feature_names[j].startswith(f"{column.name} is "))
+            found.append(Term(column.name, inputs, column.kind == "category", asked.get(column.name, 0), flags))
     if asked and (outputs > 2 or not asked.keys() <= {*numbers}):
         got = f"{outputs} classes" if outputs > 2 else listed(sorted(asked.keys() - {*numbers}))
         raise DataError(
