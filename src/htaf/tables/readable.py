@@ -218,7 +218,7 @@ class Reading:
                 adds = bits[:, term.places] @ self.weights[output, [*term.places]]
             found[term.name] = found.get(term.name, 0) + adds
         # what belongs to no term is the same for every row
-        found["bias"] = np.full(len(rows), self.bias[output])
+        found["bias"] = found.get("bias", 0) + np.full(len(rows), self.bias[output])
         return pd.DataFrame(found, index=rows.index)
 
     def shares(self, rows: pd.DataFrame) -> list[list[float]]:

@@ -419,7 +419,7 @@ def _worse(by: Float64[np.ndarray, " rows"]) -> float:
 
 
 def fit_readable(net: MLP, posed: Problem, options: Options) -> dict[str, float | None]:
-    """Make a network without hidden layers a readable one, by all rows of training and validation.
+    """Make a network without hidden layers a readable one, by the rows of training and validation; of many, by some.
 
     Returns:
         its metrics out of fold: each row by a fit of the other folds.

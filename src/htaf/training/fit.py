@@ -454,7 +454,7 @@ def _written(
         record["hardening"] = {"exact_from": recipe.exact_epoch, "finish": steps}
     record["notes"] += to_record([*of_threshold, *result_notes(record, posed, net, recipe, kept)])
     if outside:
-        said = "out of fold, each row by a network fitted without it; the run's own network is fitted to all of them"
+        said = "out of fold, each row by a network fitted without it; the run's own network is fitted to them too"
         record["notes"] += to_record([f"figures of the validation part are of all rows but the test part, {said}"])
     history.write()
     own_smooth = net if own and exact is not None else None

@@ -99,8 +99,7 @@ def export_program(
 
     The network was trained with weights on a grid. Its integer program is compared with it on all rows of a part before
     anything is written: no prediction may differ. Readable and logic networks of tables take raw columns in C, Verilog
-    and ONNX, see
-    `raw_inputs`; their program of these is compared too.
+    and ONNX, see `raw_inputs`; their program of these is compared too.
 
     Args:
         out: a file; of C and Verilog a folder.
