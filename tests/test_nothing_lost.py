@@ -76,7 +76,7 @@ def test_a_date_or_nothing_is_a_flag() -> None:
     assert found.feature_names == ("income", "ended is missing", "income is missing")
     inputs, notes = found.transform_with_notes(frame)
     assert inputs[:, 1].tolist() == frame["ended"].isna().astype(float).tolist()
-    assert [note.column for note in notes if note.kind == "median"] == ["income"]
+    assert [note.kind for note in notes if note.column == "income"] == ["missing"], "an input of its own, no median"
     assert Preprocessor.from_json(found.to_json()).feature_names == found.feature_names
     assert "one input for missing" in read_as(found.columns[1])
 

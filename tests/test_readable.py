@@ -15,14 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from htaf import HtafClassifier, HtafRegressor
+from htaf.data.reading import DataError
 from htaf.program.integer.raw import raw, raw_inputs
 from htaf.sharing import load
 from htaf.tables.inspection import InspectionError
 from htaf.tables.readable import Reading, edit
-from htaf.training.additive import Options, Term, learned, monotone, segments, shortest
+from htaf.training import additive
+from htaf.training.additive import Fit, Options, Term, learned, monotone, rounded, segments, shortest
 from htaf.training.boosting import Rows
 from htaf.training.distributed import TrainingError
 from htaf.training.families import ready_recipe
+from htaf.training.runs import Run, open_run
 from htaf.training.runs.integer import build_run, prepared, values_of
 
 
@@ -140,6 +143,13 @@ def test_every_form_of_a_run_says_the_same(tmp_path: Path, htaf: Any) -> None:
         code, out, err = htaf("verify", tmp_path / name, run, *(["--target", "host"] if form == "c" else []))
         assert (code, "0 predictions and 0 outputs differ" in out + err) == (0, True)
     assert "NETWORK_AGE_MISSING" in (tmp_path / "c" / "network.h").read_text(), "raw columns"
+    assert json.loads((run / "report.json").read_text())["importance"]["columns"], "the section of the page"
+    level = Reading(opened := open_run(run)).terms[0].levels[0]
+    changed = [edit(opened, "age", level.text, 900, data) for data in (None, frame.assign(y="high"))]
+    kept = changed[0].run.record["metrics"]
+    assert (changed[0].part, changed[1].part, [*kept["exact"]]) == ("test", "all", ["test"])
+    assert kept["exact"]["test"] == changed[0].run.evaluate("test", opened.data())["exact"] != own["metrics"]["exact"]["test"]
+    assert changed[1].run.record["metrics"]["exact"] == {}, "other rows"
     assert htaf("pack", run, "--out", tmp_path / "run.packed")[0] == 0
     code, out, err = htaf("verify", tmp_path / "run.packed", run)
     assert (code, "0 predictions and 0 outputs differ" in out + err) == (0, True)
@@ -172,12 +182,58 @@ def test_edited_level(tmp_path: Path) -> None:
     said = Reading(model)
     term = next(one for one in said.terms if one.name == "age")
     level = term.levels[1]
-    changed = edit(model, "age", level.text, level.points[0] + 100, frame.assign(target=table()[1]))
+    labelled = frame.assign(target=table()[1])
+    changed = edit(model, "age", level.text, level.points[0] + 100, labelled)
     by = Reading(changed.run).points(frame).sum(axis=1) - said.points(frame).sum(axis=1)
     bits = said.bits(frame)[:, term.places]
     assert np.array_equal(by, 100 * (bits == np.array(level.bits)).all(1))
     assert changed.before != changed.after
     again = load(changed.run.save(tmp_path / "run").path)
     assert np.array_equal(again.predict(frame), changed.run.predict(frame)["prediction"])
-    with pytest.raises(InspectionError, match="expected one of the levels"):
-        edit(model, "age", "old", 1)
+    assert changed.run.record["metrics"] == {"smooth": {}, "exact": {}}, "no rows of it are known"
+    for wrong in ({"level": "old"}, {"points": 1.5}, {"points": True}, {"points": 2**40}, {"output": 1}):
+        with pytest.raises(InspectionError, match="expected"):
+            edit(model, **{"column": "age", "level": level.text, "points": 1, "data": labelled, **wrong})
+
+
+@pytest.mark.filterwarnings("ignore:rows unlike")
+@pytest.mark.parametrize("steps", [0, 8])
+def test_rows_without_a_number_say_nothing_of_it(steps: int) -> None:
+    rng, rows = np.random.default_rng(0), 2000
+    a, missing = rng.uniform(0, 100, rows), rng.random(rows) < 0.3
+    y = np.where(missing, 30.0, a / 10) + rng.normal(0, 0.3, rows)
+    frame = pd.DataFrame({"a": np.where(missing, np.nan, a)})
+    model = HtafRegressor(recipe=ready_recipe("mlp", "readable").replace(steps=steps)).fit(frame, y)
+    asked = pd.DataFrame({"a": [*np.linspace(45, 55, 21), np.nan]})
+    near = 1.0 if steps else 0.5
+    assert np.abs(model.predict(asked) - [*asked["a"][:-1] / 10, 30]).max() < near
+
+
+def test_of_many_rows_some_are_fitted_and_a_note_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame, y = table()
+    monkeypatch.setattr(additive, "FITTED", 200)
+    monkeypatch.setattr(additive, "WORK", 1.0)
+    model = HtafRegressor(recipe="readable").fit(frame[["size"]], y)
+    assert any("200 of 300 rows" in note for note in model.notes_)
+
+
+def test_steps_that_are_no_numbers_are_refused() -> None:
+    rows = Rows(np.zeros((3, 1), int), (1,), np.zeros(3), 0, np.ones(3), np.zeros((3, 1)))
+    for value in (np.nan, np.inf):
+        with pytest.raises(DataError, match="finite"):
+            rounded(Fit(np.array([[value]]), {}, np.zeros(1)), rows, 0)
+
+
+def test_texts_that_would_be_misread_stand_in_quotes() -> None:
+    rng = np.random.default_rng(0)
+    kind = rng.choice(["a, b", "a", "missing", "", "c"], 400)
+    model = HtafRegressor(recipe="readable").fit(pd.DataFrame({"kind": kind}), (kind == "a, b") + (kind == "c") * 2.0)
+    (term,) = (said := Reading(model)).terms
+    assert {level.text for level in term.levels} >= {'"a, b"', "c"}
+    assert any('"missing"' in level.text for level in term.levels)
+    assert all(level.text in repr(said) for level in term.levels)
+
+
+def test_other_networks_are_not_readable() -> None:
+    for model in ({"kind": "logic", "hidden": []}, {"kind": "mlp", "hidden": [], "direct": True}):
+        assert not Run(Path("x"), {"model": model}).is_readable

@@ -292,8 +292,10 @@ def test_a_logic_network_is_shown_as_a_circuit(task: str, tmp_path: Path, reques
         if line["kind"] == "number":
             sign, end = circuit.condition(program, one).removeprefix(line["column"]).split()
             raw = features[line["column"]].to_numpy(float)
-            far = np.abs(raw - float(end)) > 0.002  # it is rounded
-            assert np.array_equal(raw[far] >= float(end), bit[far] == (sign == ">="))
+            assert np.array_equal(raw >= float(end), bit == (sign == ">="))
+        elif line["kind"] == "encoded":
+            named = features[line["column"]].isin(circuit.condition(program, one).split(" one of ")[1].split(", "))
+            assert np.array_equal(named, bit == ("not one of" not in circuit.condition(program, one)))
 
 
 # --- the same again, and failures ---

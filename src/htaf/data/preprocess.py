@@ -310,7 +310,7 @@ class Preprocessor:
         _note_outside(column.name, values[~absent], column.low, column.high, notes)
         missing = int(unseen.sum())
         if missing:
-            notes.append(Note("median", column.name, missing, (f"{column.fill:g}",)))
+            notes.append(Note("missing" if column.missing else "median", column.name, missing, (f"{column.fill:g}",)))
         scale = 1 / (column.high - column.low)
         return [np.where(absent, column.fill, values) * scale + (0 - column.low * scale), *codes]
 
@@ -447,7 +447,8 @@ def _date(
         low, high = (first + np.timedelta64(round(of[place] * dates.DAY), "us") for of in (column.lows, column.highs))
         _note_outside(column.name, values[~np.isnat(values)], low, high, notes)
     if (missing := int(np.isnat(values).sum())) and column.outputs:
-        notes.append(Note("median", column.name, missing, (str(filled.astype("M8[D]")),)))
+        kind = "missing" if column.missing else "median"  # with an input of its own
+        notes.append(Note(kind, column.name, missing, (str(filled.astype("M8[D]")),)))
         values = np.where(np.isnat(values), filled, values)
     parts = dates.numbers(values, first) if column.outputs else {}
     return (_scaled(parts[part], column, output) for output, part in enumerate(column.outputs))

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 import math
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,19 +25,21 @@ from jaxtyping import Bool, Int64
 
 from htaf.data import dates
 from htaf.data.columns import spelled
-from htaf.data.tabular import Table
+from htaf.data.tabular import Table, frame_like
 from htaf.models.mlp import MLP, Leaves, Thermometer
 from htaf.program.integer.program import Input
 from htaf.program.integer.raw import prepared_column
 from htaf.program.packed.nodes import on_powers
 from htaf.tables.inspection import Fitted, InspectionError, own_table, table_of
-from htaf.training.additive import shortest
+from htaf.training.additive import OUT_OF_FOLD, shortest
 from htaf.training.runs import Run, content_hash
 from htaf.training.runs.data import rows_are_known
 from htaf.training.runs.folder import HASHED, MODEL
 from htaf.training.runs.integer import inputs_of, values_of
 
 SHOWN = 6  # texts of a group that are named
+WORDS = ("missing", "another value")  # of a list of texts; the other values were not seen in training
+MOST = 2**20  # points of a level: sums stay exact in every form
 
 
 @dataclass(frozen=True)
@@ -69,9 +73,11 @@ class Condition:
         return prepared_column(self.said, v, self.given) >= self.least
 
 
-def listed(texts: Sequence[str]) -> str:
-    shown = [text or "missing" for text in sorted(texts)[:SHOWN]]
-    return ", ".join(shown) + (f" and {len(texts) - SHOWN:,} more" if len(texts) > SHOWN else "")
+def listed(texts: Sequence[str], other: bool = False) -> str:
+    """Name texts, those in quotes that would be misread; other: and those not seen in training."""
+    shown = [json.dumps(t, ensure_ascii=False) if "," in t or t in WORDS else t or "missing" for t in sorted(texts)]
+    more = [f"{len(texts) - SHOWN:,} more"] * (len(texts) > SHOWN)
+    return " and ".join([", ".join([*shown[:SHOWN], *[WORDS[1]] * other]), *more])
 
 
 @dataclass(frozen=True)
@@ -129,7 +135,7 @@ class Reading:
         given = Input("columns", (net.columns.limit,), -net.columns.limit, net.columns.limit, net.columns.exponent)
         self.inputs = inputs_of(self.known, given)
         read = zip(net.thermometer.column.tolist(), net.thermometer.threshold.tolist(), strict=True)
-        self.conditions = [_condition(self.inputs[j], t, given) for j, t in read]
+        self.conditions = [condition_of(self.inputs[j], t, given) for j, t in read]
         ands = net.leaves.linear.weight.detach().int().tolist() if isinstance(net.leaves, Leaves) else []
         self.rules = [[(i, w > 0) for i, w in enumerate(row) if w] for row in ands]
 
@@ -193,14 +199,24 @@ class Reading:
         )
         v = np.array([*map(spelled, texts), "\0"], object)
         bits = np.stack([self.conditions[i].holds(v) for i in places], 1)
-        alike = dict[tuple[bool, ...], list[str]]()
-        for text, row in zip([*texts, None], bits.tolist(), strict=True):
-            alike.setdefault(tuple(row), []).append("another value" if text is None else text)
-        return [self._level(places, listed(names), row, None) for row, names in alike.items()]
+        alike, other = dict[tuple[bool, ...], list[str]](), tuple(bits[-1].tolist())
+        for text, row in zip(texts, bits[:-1].tolist(), strict=True):
+            alike.setdefault(tuple(row), []).append(text)
+        alike.setdefault(other, [])
+        return [self._level(places, listed(names, row == other), row, None) for row, names in alike.items()]
 
     def _level(self, places: list[int], text: str, bits: Sequence[bool], end: float | None) -> Level:
         points = self.weights[:, places] @ np.array(bits, np.int64)
         return Level(text, tuple(points.tolist()), tuple(bits), end)
+
+    def __repr__(self) -> str:
+        """Write the card: the points of each output of every row, and of all levels and rules."""
+        rows = [("", tuple(self.bias.tolist()), "every row")]
+        rows += [(one.name, level.points, level.text) for one in self.terms for level in one.levels]
+        lines = [f"points of {', '.join(self.outputs)}"]
+        for (before, *_), (name, points, text) in pairwise([("", (), ""), *rows]):
+            lines += [name] * (name != before) + ["".join(f"{one:+8,}" for one in points) + f"  {text}"]
+        return "\n".join(lines)
 
     def bits(self, rows: pd.DataFrame) -> Bool[np.ndarray, "rows bits"]:
         """The conditions of raw rows."""
@@ -234,7 +250,8 @@ class Reading:
         return found
 
 
-def _condition(said: dict[str, Any], threshold: float, given: Input) -> Condition:
+def condition_of(said: dict[str, Any], threshold: float, given: Input) -> Condition:
+    """Say which raw values have a bit, by its input, see `Condition`, and its threshold as the network has it."""
     unit, near = 2.0**-given.exponent, 0.499  # of the values that the network reads as this one
     least = math.ceil(threshold / unit)
     if said["kind"] in ("number", "date"):
@@ -248,8 +265,8 @@ def _condition(said: dict[str, Any], threshold: float, given: Input) -> Conditio
 
 @dataclass(frozen=True)
 class Edited:
-    """A run with a step changed, in memory (`run.save`), and the figures of the part that is measured before and
-    after."""
+    """A run with a step changed, in memory (`run.save`), and the figures of a part before and after. Its record has the
+    figures of all parts that could be measured again; those out of fold are gone."""
 
     run: Run
     part: str
@@ -264,13 +281,19 @@ def edit(
 
     Args:
         model: a readable run, or a fitted estimator. level: its text, as `Term.levels` and the report have it. points:
-            the new ones. data: the run's table, or of an estimator a data frame with the target; None: `run.data()`.
-        output: which class, of more than two.
+            the new ones. data: the run's table, or a data frame with the target, all rows of which are measured; None:
+            `run.data()`. output: which class, of more than two.
 
     Raises:
-        InspectionError: no such column or level; a level of categories that shares its bits with others.
+        InspectionError: no such column, level or output; a level of categories that shares its bits with others; points
+            that are no whole number, or out of range.
     """
     reading = Reading(model)
+    if not isinstance(points, numbers.Integral) or isinstance(points, bool) or abs(points) > MOST:
+        raise InspectionError(f"points: expected a whole number in -{MOST:,} to {MOST:,}, got {points!r}")
+    if not isinstance(output, numbers.Integral) or not 0 <= output < len(reading.outputs):
+        named = ", ".join(f"{k} ({name})" for k, name in enumerate(reading.outputs))
+        raise InspectionError(f"output: expected one of {named}, got {output!r}")
     term = next((one for one in reading.terms if one.name == column and not one.rule), None)
     if term is None:
         names = ", ".join(one.name for one in reading.terms if not one.rule)
@@ -289,21 +312,25 @@ def edit(
     with torch.no_grad():
         net.head.weight[row, [*term.places]] += torch.from_numpy(change[:-1] * reading.unit).float()
         net.head.bias[row] += float(change[-1] * reading.unit)
-    return _measured(reading, net, {"column": column, "level": level, "points": points, "output": output}, data)
+    about = {"column": column, "level": level, "points": int(points), "output": int(output)}
+    return _measured(reading, net, about, data)
 
 
 def _measured(reading: Reading, net: MLP, about: dict[str, Any], data: Table | pd.DataFrame | None) -> Edited:
-    """The run with this network, measured again."""
+    """The run with this network, measured again; figures out of fold go, as the network is not fitted again."""
     old = reading.run.in_memory()
     assert old.held is not None
     weights = safetensors.torch.save({k: v.detach().contiguous() for k, v in net.state_dict().items()})
     edits = [*old.record.get("edits", []), about]
     record = {**old.record, "edits": edits, HASHED[MODEL]: hashlib.sha256(weights).hexdigest()}
+    record["notes"] = [note for note in record["notes"] if note != OUT_OF_FOLD]
     record["key"] = content_hash({"key": old.record["key"], "edits": edits})
     new = Run(Path("in memory"), record, old.step, {**old.held, MODEL: weights})
-    table, known = own_table(reading.run, data), rows_are_known(reading.run)
-    part = "all" if not known else "test" if "test" in record["metrics"]["smooth"] else "validation"
-    before, after = (one.evaluate(part, table)["exact"] for one in (old, new))  # pyright: ignore[reportArgumentType]
-    if known:
-        record["metrics"] = {kind: {**old.record["metrics"][kind], part: after} for kind in ("smooth", "exact")}
-    return Edited(new, part, before, after)
+    frame = isinstance(data, pd.DataFrame)
+    table = frame_like(data, target=reading.known.target) if frame else own_table(reading.run, data)
+    parts = ["all"] if frame or not rows_are_known(old) else [*old.record["metrics"]["smooth"]] or ["validation"]
+    found = {part: [one.evaluate(part, table)["smooth"] for one in (old, new)] for part in parts}  # pyright: ignore
+    kept = {part: after for part, (_, after) in found.items() if part not in ("all", "validation")}
+    record["metrics"] = {kind: of and kept for kind, of in old.record["metrics"].items()}
+    part = "test" if "test" in found else parts[-1]
+    return Edited(new, part, *found[part])

@@ -47,9 +47,13 @@ FEWEST = 20  # rows of a rule
 SHARE = 0.02  # of the rows
 NEAR = 1e-5  # of the curvature: sums of float32 are no nearer
 TREND = 4  # thresholds from which a column has a trend
-WORK = 4e10  # rows times bits squared, at most: of more rows some are fitted
+WORK, FITTED = 4e10, 8192  # rows times bits squared, at most: of more rows some are fitted, at least so many
 FINE = {"regression": 12, "classification": 10}  # binary digits behind the point
 MOST = 2**15 - 1  # of an integer
+OUT_OF_FOLD = (
+    "figures of the validation part are of all rows but the test part, out of fold, each row by a network fitted "
+    "without it; the run's own network is fitted to them too"
+)
 
 Bits = Float32[np.ndarray, "rows bits"]
 
@@ -279,9 +283,13 @@ class Design:
         heights = found.heights[:, 1 : 1 + bits].copy()
         for (a, b, scale), height in zip(self.trends, found.heights[:, 1 + bits :].T, strict=False):
             heights[:, a:b] += height[:, None] * scale
+        self.to_flags(heights)
+        return heights
+
+    def to_flags(self, heights: Float64[np.ndarray, "outputs bits"]) -> None:
+        """Add to the heights of flags, in place, what the mean bits of a fit add beyond those of the network."""
         for flag, a, b, more in self.flags:
             heights[:, flag] += heights[:, a:b] @ more
-        return heights
 
 
 def path(
@@ -367,17 +375,18 @@ def stepped(
 
 def refitted(rows: Rows, terms: Sequence[Term], fit: Fit) -> Fit:
     """Fit the heights of few steps anew; those that are then against the slope of their column are 0."""
-    groups, bits = fit.groups(rows, terms), rows.bits()
+    groups, design = fit.groups(rows, terms), Design.of(rows, terms)
     of = [next(i for i, one in enumerate(terms) if j in one.inputs) for j in range(len(rows.counts)) if rows.counts[j]]
     by_bit = np.repeat(of, [count for count in rows.counts if count])
     own = [int(by_bit[group[0]]) for group in groups] + [len(terms)] * len(fit.rules)
     held = [holds(rule, rows.codes)[:, None] for rule in fit.rules]
-    x = np.hstack([np.zeros((len(bits), 0)), *(bits[:, g].sum(1, keepdims=True) for g in groups), *held])
+    x = np.hstack([*(design.x[:, g].sum(1, keepdims=True) for g in groups), *held, np.zeros((len(rows.y), 0))])
     found = smooth(rows, x.astype(np.float32), np.array(own, np.int64), None, MORE_ROUNDS).heights
     heights = np.zeros_like(fit.bits)
     for place, group in enumerate(groups):
         slope = terms[own[place]].slope
         heights[:, group] = np.where(found[:, [1 + place]] * slope < 0, 0.0, found[:, [1 + place]])
+    design.to_flags(heights)
     of_rules = found[:, 1 + len(groups) :].T
     return Fit(heights, dict(zip(fit.rules, of_rules, strict=True)), found[:, 0])
 
@@ -418,11 +427,11 @@ def _worse(by: Float64[np.ndarray, " rows"]) -> float:
 # ---- as a network ----
 
 
-def fit_readable(net: MLP, posed: Problem, options: Options) -> dict[str, float | None]:
+def fit_readable(net: MLP, posed: Problem, options: Options) -> tuple[dict[str, float | None], list[str]]:
     """Make a network without hidden layers a readable one, by the rows of training and validation; of many, by some.
 
     Returns:
-        its metrics out of fold: each row by a fit of the other folds.
+        its metrics out of fold: each row by a fit of the other folds; and notes on what the figures are of.
 
     Raises:
         DataError: monotone names a column that is no number, or there are more than two classes.
@@ -430,10 +439,11 @@ def fit_readable(net: MLP, posed: Problem, options: Options) -> dict[str, float 
     assert isinstance(net.thermometer, Thermometer)
     assert isinstance(posed.preprocessor, Preprocessor)
     net.thermometer.threshold.copy_(short_thresholds(net, posed.examples(sys.maxsize), posed.preprocessor))
-    rows = known(net, posed.fitting(), posed.choosing())
-    most = max(8192, int(WORK / sum(rows.counts) ** 2))
-    if len(rows.y) > most:
-        rows = rows.some(np.linspace(0, len(rows.y) - 1, most).astype(np.int64))
+    rows, notes = known(net, posed.fitting(), posed.choosing()), [OUT_OF_FOLD]
+    most = max(FITTED, int(WORK / sum(rows.counts) ** 2))
+    if (count := len(rows.y)) > most:
+        rows = rows.some(np.linspace(0, count - 1, most).astype(np.int64))
+        notes.append(f"the network was fitted to {most:,} of {count:,} rows, evenly spread: more take too long")
     terms = terms_of(posed.preprocessor, options.monotone, net.thermometer.counts, posed.outputs)
     fit, found = learned(rows, terms, options)
     place(net, fit)
@@ -441,7 +451,7 @@ def fit_readable(net: MLP, posed: Problem, options: Options) -> dict[str, float 
     y = torch.from_numpy(rows.y if rows.classes else rows.y[:, None])
     weights = torch.from_numpy(rows.weights) if posed.weights else None
     threshold = posed.preprocessor.target.threshold
-    return metrics(outputs, y, posed.task, posed.scale, weights=weights, threshold=threshold)
+    return metrics(outputs, y, posed.task, posed.scale, weights=weights, threshold=threshold), notes
 
 
 def short_thresholds(net: MLP, x: torch.Tensor, known: Preprocessor) -> torch.Tensor:
@@ -498,6 +508,8 @@ def rounded(fit: Fit, rows: Rows, points: int) -> tuple[Fit, float]:
     """
     sums = [fit.bits[:, a:b].cumsum(1) for a, b in pairwise(rows.first)]
     digits = FINE["classification" if rows.classes else "regression"]
+    if not all(np.isfinite(of).all() for of in (fit.bits, fit.bias, *fit.rules.values())):
+        raise DataError("expected steps that are finite numbers, got others: is the target very large, or a weight 0?")
     while True:
         bits = np.concatenate([np.diff(np.rint(of * 2.0**digits), axis=1, prepend=0) for of in sums], 1)
         rules = {rule: np.rint(value * 2.0**digits) for rule, value in fit.rules.items()}

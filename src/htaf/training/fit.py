@@ -421,7 +421,7 @@ def _written(
     results = measure(
         net, exact, posed.measured(), posed.task, posed.scale, kept, weights=posed.weights, threshold=threshold
     )
-    outside = train.weights.pop("out_of_fold", None)  # of a network whose validation rows are fitted too
+    outside, said = train.weights.pop("out_of_fold", (None, ()))  # of a network whose validation rows are fitted too
     for of_part in results.values() if outside else ():
         if of_part is not None:
             of_part["validation"] = outside
@@ -453,9 +453,7 @@ def _written(
     if steps or recipe.exact_epoch is not None:
         record["hardening"] = {"exact_from": recipe.exact_epoch, "finish": steps}
     record["notes"] += to_record([*of_threshold, *result_notes(record, posed, net, recipe, kept)])
-    if outside:
-        said = "out of fold, each row by a network fitted without it; the run's own network is fitted to them too"
-        record["notes"] += to_record([f"figures of the validation part are of all rows but the test part, {said}"])
+    record["notes"] += to_record(said)
     history.write()
     own_smooth = net if own and exact is not None else None
     run = finish_run(out, record, exact if own_smooth else net, posed.preprocessor, train.method, smooth=own_smooth)  # pyright: ignore[reportArgumentType]

@@ -18,6 +18,7 @@ from htaf.program.integer.ops import IntegerError
 from htaf.program.integer.program import IntegerProgram
 from htaf.program.integer.raw import raw, raw_inputs
 from htaf.program.integer.verilog import estimated
+from htaf.tables.readable import condition_of
 from htaf.training.runs import Run
 from htaf.training.runs.integer import build_run, values_of
 
@@ -77,9 +78,7 @@ def condition(program: IntegerProgram, bit: Bit) -> str:
     """Say in words where an input of a truth table is 1, in the unit of its column."""
     if not isinstance(bit, Compared):
         return "another table"
-    line = program.about["columns"][bit.place]
-    if line["kind"] != "number":
-        return f"{'not ' if bit.first else ''}{line['name']}"
-    ends = [((end - 0.5) * 2.0**-program.input.exponent - line["offset"]) / line["scale"] for end in bit.toggles]
-    signs = itertools.cycle(("<", ">=") if bit.first else (">=", "<"))
-    return f"{line['column']} " + ", ".join(f"{sign} {end:.4g}" for sign, end in zip(signs, ends, strict=False))
+    said, unit = program.about["columns"][bit.place], 2.0**-program.input.exponent
+    ends = [condition_of(said, end * unit, program.input) for end in bit.toggles]
+    signs = itertools.cycle((not bit.first, bool(bit.first)))
+    return ", ".join(one.text(on) for one, on in zip(ends, signs, strict=False))

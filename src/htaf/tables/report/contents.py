@@ -209,7 +209,6 @@ def contents(
     metrics, headline, part, target = record["metrics"], record["headline"], measured.part, preprocessor.target
     found = results(metrics, headline)
     own = found[part]["smooth"] if found[part]["exact"] is None else found[part]["exact"]
-    shuffled = None if run.is_readable else importance(run, table, part=part)
     of = {
         "format": FORMAT,
         "key": record["key"],
@@ -231,7 +230,7 @@ def contents(
         "metrics": metrics,
         "intervals": measured.intervals(),
         "baselines": None if baselines is None else [dataclasses.asdict(one) for one in baselines],
-        "importance": None if shuffled is None else shuffled.to_json(),
+        "importance": importance(run, table, part=part).to_json(),
         "circuit": circuit(run, table, measured) if record["model"]["kind"] == "logic" else None,
         "readable": whole_model(run, table.features.iloc[measured.rows]) if run.is_readable else None,
         "columns": columns(preprocessor.columns),

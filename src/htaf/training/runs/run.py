@@ -94,7 +94,8 @@ class Run:
     @property
     def is_readable(self) -> bool:
         """Whether the network is a sum of steps and rules, see `htaf.tables.readable`; it is exact as it is."""
-        return self.record["model"].get("hidden") == []
+        model = self.record["model"]
+        return model["kind"] == "mlp" and not (model["hidden"] or model.get("direct"))
 
     @property
     def has_step(self) -> bool:
