@@ -43,6 +43,8 @@ COARSE = 24  # thresholds of a column for rules: of more the best one is best by
 WEAK = 0.5, 0.001  # of the variances before any rows are seen: what a term adds is never thought to be 0
 LEVEL = 0.1  # standard errors by which fewer steps may be worse out of fold
 DEPTH = 3  # questions of a rule
+CELL = 1.0
+LEVELS, GRID, GRIDS = 5, 3.0, True  # of a column in a grid, and the price of a grid, in nats
 FEWEST = 20  # rows of a rule
 SHARE = 0.02  # of the rows
 NEAR = 1e-5  # of the curvature: sums of float32 are no nearer
@@ -84,6 +86,14 @@ class Options:
     pairs: int = 10
     points: int = 0
     monotone: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Rules of two columns, and what is fitted of them: each number adds to the rules its part, [numbers, rules]."""
+
+    rules: list[And]
+    parts: Float64[np.ndarray, "numbers rules"]
 
 
 @dataclass(frozen=True)
@@ -165,7 +175,92 @@ def monotone(values: np.ndarray, weights: np.ndarray, slope: int) -> np.ndarray:
     return isotonic_regression(values, sample_weight=weights + 1e-9, increasing=slope > 0) if slope else values
 
 
-def rules_of(rows: Rows, terms: Sequence[Term], f: Values, noise: float, strength: np.ndarray) -> list[list[And]]:
+@dataclass(frozen=True)
+class Axis:
+    """A column of a grid: of each level how much more than the first one it adds, and the ands of which one holds in
+    it; level: of each row."""
+
+    term: int
+    values: Float64[np.ndarray, " levels"]
+    ands: list[list[And]]
+    level: Int64[np.ndarray, " rows"]
+
+
+def axes_of(rows: Rows, terms: Sequence[Term], chosen: Sequence[int], heights: np.ndarray, mass: np.ndarray) -> list[Axis]:
+    """The columns with few levels each, by what they add: those of one output."""
+    first, found = rows.first, list[Axis]()
+    for i in chosen:
+        one = terms[i]
+        if one.category:
+            inputs = np.array(one.inputs)
+            order = np.argsort(heights[first[inputs]], kind="stable")
+            inputs = inputs[order]
+            held = rows.codes[:, inputs]
+            values = np.concatenate([heights[first[inputs]]])
+            made = few(values, held.T @ mass)
+            place = np.unique(made, return_inverse=True)[1]
+            levels = [[((int(j), 0, True),) for j in inputs[place == k]] for k in range(place.max() + 1)]
+            values = np.unique(made)
+            usual = np.argmax(np.bincount(place, held.T @ mass))
+            level = np.where(held.any(1), place[held.argmax(1)], usual)
+            found.append(Axis(i, values - values[usual], levels, level))
+            continue
+        for j in (j for j in one.inputs if j not in one.flags):
+            values = np.concatenate([[0.0], np.cumsum(heights[first[j] : first[j + 1]])])
+            made = few(values, np.bincount(rows.codes[:, j], mass, rows.counts[j] + 1))
+            ends = np.flatnonzero(np.diff(made))
+            place = np.searchsorted(ends, np.arange(len(values)))
+            values = made[np.concatenate([[0], ends + 1])]
+            bounds = [-1, *ends.tolist(), len(made) - 1]
+            levels = [[tuple([(j, a, True)] * (a >= 0) + [(j, b, False)] * (b < len(made) - 1))] for a, b in pairwise(bounds)]
+            found.append(Axis(i, values - values[0], levels, place[rows.codes[:, j]]))
+    return [one for one in found if len(one.values) > 1]
+
+
+def few(values: np.ndarray, mass: np.ndarray) -> np.ndarray:
+    """The nearest step function of at most `LEVELS` levels, of the prices that there are."""
+    spread = float(np.cov(values, aweights=mass + 1e-12) * mass.sum()) if len(values) > 1 else 0.0
+    made = segments(values, mass, [spread * 2.0**-k for k in range(1, 16)])
+    counts = [1 + np.count_nonzero(np.diff(of)) for of in made]
+    return made[max(k for k, count in enumerate(counts) if count <= LEVELS or k == 0)]
+
+
+def grids_of(
+    rows: Rows, axes: Sequence[Axis], slope: np.ndarray, curve: np.ndarray, noise: float
+) -> list[tuple[float, tuple[int, int], Pair]]:
+    """Products of what two columns add, as grids of rules, with how much each lowers the loss."""
+    found = list[tuple[float, tuple[int, int], Pair]]()
+    for a, b in combinations(axes, 2):
+        if a.term == b.term:
+            continue
+        shape = (len(a.values), len(b.values))
+        cell = a.level * shape[1] + b.level
+        mass, sums = (np.bincount(cell, of, shape[0] * shape[1]) for of in (curve, slope))
+        z = np.outer(a.values, b.values).ravel()
+        sides = np.hstack([np.repeat(np.eye(shape[0]), shape[1], 0), np.tile(np.eye(shape[1]), (shape[0], 1))])
+        root = np.sqrt(mass)[:, None]
+        basis = np.linalg.pinv(root * sides)
+        z_own = z - sides @ (basis @ (root[:, 0] * z))
+        gain = (sums @ z_own) ** 2 / max(mass @ z_own**2, 1e-12) / 2 / noise - GRID
+        left = sums - mass * (sides @ (basis @ (sums / np.maximum(root[:, 0], 1e-9))))
+        whole = (left**2 / (mass + noise * CELL)).sum() / 2 / noise - RULE * (shape[0] - 1) * (shape[1] - 1)
+        rules, values, cells = list[And](), list[float](), list[int]()
+        for i, ands in enumerate(a.ands):
+            for k, others in enumerate(b.ands):
+                if z[i * shape[1] + k] or whole > gain:
+                    rules += [tuple(sorted({*x, *y})) for x in ands for y in others]
+                    values += [z[i * shape[1] + k]] * (len(ands) * len(others))
+                    cells += [i * shape[1] + k] * (len(ands) * len(others))
+        if rules and max(gain, whole) > 0:
+            parts = np.array(values)[None] / max(np.abs(values))
+            if whole > gain:
+                each = np.unique(cells)
+                parts = np.vstack([parts, np.array(cells)[None] == each[:, None]])
+            found.append((max(gain, whole), (a.term, b.term), Pair(rules, parts)))
+    return found
+
+
+def rules_of(rows: Rows, terms: Sequence[Term], f: Values, noise: float, strength: np.ndarray, heights: np.ndarray) -> list[Pair]:
     """Leaves of small trees, each over two columns, for what f leaves: of each pair the leaves but the largest one; the
     pairs by how much they lower the loss beyond the price of their leaves.
 
@@ -175,7 +270,13 @@ def rules_of(rows: Rows, terms: Sequence[Term], f: Values, noise: float, strengt
     few, cuts, before = *coarse(rows), rows.losses(f)
     bins = np.array([len(of) + 1 for of in cuts])
     strongest = [i for i in np.argsort(-strength)[:TRIED].tolist() if not terms[i].slope]
-    least, found = max(FEWEST, round(SHARE * len(f))), list[tuple[float, list[And]]]()
+    least, found = max(FEWEST, round(SHARE * len(f))), list[tuple[float, Pair]]()
+    products = dict[tuple[int, int], tuple[float, Pair]]()
+    if rows.outputs == 1 and GRIDS:
+        axes = axes_of(rows, terms, sorted(strongest), heights[0], curve[:, 0])
+        for gain, own, pair in grids_of(rows, axes, slope[:, 0], curve[:, 0], noise):
+            if gain > products.get(own, (0.0, pair))[0]:
+                products[own] = gain, pair
     for a, b in combinations(sorted(strongest), 2):
         columns = {terms[a].inputs, terms[b].inputs}
         tree = grown(few, slope, curve, bins, np.array([*terms[a].inputs, *terms[b].inputs]), least, DEPTH)
@@ -183,8 +284,13 @@ def rules_of(rows: Rows, terms: Sequence[Term], f: Values, noise: float, strengt
         gain = (before - rows.losses(f + tree.of(few))).sum() / noise - RULE * len(leaves)
         if gain > 0 and all(any(j in own for path in leaves for j, *_ in path) for own in columns):
             usual = max(leaves, key=lambda path: holds(path, rows.codes).sum())
-            found.append((gain, [path for path in leaves if path != usual]))
-    return [leaves for _, leaves in sorted(found, key=lambda one: -one[0])]
+            kept = [path for path in leaves if path != usual]
+            best = gain, Pair(kept, np.eye(len(kept)))
+            if (a, b) in products:
+                best = max(best, products.pop((a, b)), key=lambda one: one[0])
+            found.append(best)
+    found += products.values()
+    return [pair for _, pair in sorted(found, key=lambda one: -one[0])]
 
 
 def coarse(rows: Rows) -> tuple[Int64[np.ndarray, "rows inputs"], list[Int64[np.ndarray, " cuts"]]]:
@@ -272,10 +378,10 @@ class Design:
         """Without the terms that are not chosen."""
         return replace(self, x=self.x * np.isin(self.own % terms, chosen).astype(np.float32))
 
-    def with_rules(self, terms: int, pairs: Sequence[Sequence[And]], codes: np.ndarray) -> Design:
+    def with_rules(self, terms: int, pairs: Sequence[Pair], codes: np.ndarray) -> Design:
         """With the rules of these pairs, each pair a term."""
-        held = [holds(rule, codes)[:, None] for rules in pairs for rule in rules]
-        own = [2 * terms + place for place, rules in enumerate(pairs) for _ in rules]
+        held = [np.stack([holds(rule, codes) for rule in pair.rules], 1) @ pair.parts.T for pair in pairs]
+        own = [2 * (terms + place) + (k > 0) for place, pair in enumerate(pairs) for k in range(len(pair.parts))]
         return replace(self, x=np.hstack([self.x, *held]).astype(np.float32), own=np.array([*self.own, *own]))
 
     def of_bits(self, found: Smooth, bits: int) -> Float64[np.ndarray, "outputs bits"]:
@@ -309,7 +415,7 @@ def path(
     if count > most:
         design = design.kept(count, np.argsort(-strength, kind="stable")[:most])
         plain = smooth(rows, design.x, design.own, plain.spread, MORE_ROUNDS, plain.noise)
-    pairs = rules_of(rows, terms, plain.of(design.x), plain.noise, strength)[: options.pairs] if options.pairs else []
+    pairs = rules_of(rows, terms, plain.of(design.x), plain.noise, strength, heights)[: options.pairs] if options.pairs else []
     made = dict[int, list[Fit]]()  # by the number of pairs that there are
     for some in sorted({0, options.pairs, *(few for few in SOME if few < options.pairs)}):
         there = pairs[:some]
@@ -324,22 +430,21 @@ def _prices(options: Options) -> tuple[float, ...]:
 
 
 def _by_price(
-    rows: Rows, terms: Sequence[Term], options: Options, design: Design, plain: Smooth, pairs: Sequence[list[And]]
+    rows: Rows, terms: Sequence[Term], options: Options, design: Design, plain: Smooth, pairs: Sequence[Pair]
 ) -> list[Fit]:
     """Fits of all columns and the rules of these pairs, by the price of a step."""
     found, count = plain, len(terms)
     if pairs:
         design = design.with_rules(count, pairs, rows.codes)
-        more = 2 * count + len(pairs) - plain.spread.shape[1]
+        more = 2 * count + 2 * len(pairs) - plain.spread.shape[1]
         spread = np.hstack([plain.spread, np.full((rows.outputs, more), 10.0)])
         found = smooth(rows, design.x, design.own, spread, MORE_ROUNDS, plain.noise)
-    rules = [rule for leaves in pairs for rule in leaves]
-    made = stepped(rows, terms, design, found, rules, _prices(options))
+    made = stepped(rows, terms, design, found, pairs, _prices(options))
     return [refitted(rows, terms, fit) for fit in made] if options.steps else made
 
 
 def stepped(
-    rows: Rows, terms: Sequence[Term], design: Design, found: Smooth, rules: Sequence[And], prices: Sequence[float]
+    rows: Rows, terms: Sequence[Term], design: Design, found: Smooth, pairs: Sequence[Pair], prices: Sequence[float]
 ) -> list[Fit]:
     """By price, fuse neighbouring values of each column, and texts of a category that add about the same; the most
     frequent group of texts adds nothing, and the bias has what it added."""
@@ -369,7 +474,12 @@ def stepped(
                     cell = rows.codes[blank.argmax(), j]
                     bits[:, k, first[[*one.flags]]] -= (made[:, cell] - values[cell])[:, None]
             bits[:, k, first[[*one.flags]]] += own[first[[*one.flags]]]
-    of_rules = dict(zip(rules, found.heights[:, found.heights.shape[1] - len(rules) :].T, strict=True))
+    of_rules, place = dict[And, np.ndarray](), found.heights.shape[1] - sum(len(pair.parts) for pair in pairs)
+    for pair in pairs:
+        own = pair.parts.T @ found.heights[:, place : place + len(pair.parts)].T
+        place += len(pair.parts)
+        for rule, value in zip(pair.rules, own, strict=True):
+            of_rules[rule] = of_rules.get(rule, 0.0) + value
     return [Fit(bits[i], of_rules, bias[i]) for i in range(len(prices))]
 
 
