@@ -223,6 +223,9 @@ class _Trials:
         notes = tuple(
             f"{path}: no time was left" for path in paths if {(path, r) for r in (True, False)} & wanted - tried
         )
+        if kept and len(kept.paths) == len(paths):
+            notes = (*notes, f"real activations in all steps win back {kept.gain:.3g}, and would leave nothing exact")
+            kept = None
         shown = self.judge.shown
         return Sensitivity(
             self.judge.name, shown(self.judge(self.model)), shown(base), noise, whole and whole.measure, changes,
