@@ -124,8 +124,6 @@ def test_patience_ends_a_training() -> None:
     assert classifier(epochs=60, lr=0.5, recipe=fields).fit(X, Y).n_iter_ < 60
 
 
-# --- wrong words -------------------------------------------------------------------------------------
-
 WORDS = [*HtafClassifier._get_param_names(), *_fields()]
 
 

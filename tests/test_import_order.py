@@ -56,7 +56,7 @@ BUDGETS = {
     "": 620,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 57_781, ("tests", "paper/tests"): 48_065, ("paper/src",): 13_848}
+TOTALS = {("src/htaf",): 57_781, ("tests", "paper/tests"): 48_063, ("paper/src",): 13_848}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 
