@@ -16,7 +16,7 @@ help:
 	@echo "make test-all  the slow tests: kills, browsers, compilers, the rest of large tables, more examples"
 	@echo "make sanitize  the kernels under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make stress    changed files, bad inputs, random networks: a hundred times the cases of `make test-all` (hours)"
-	@echo "make check     ruff, pyright and the import order"
+	@echo "make check     ruff, pyright, the import order and the style of the pages"
 	@echo "make bench     errors of the kernels, then times of activations and training steps (10 minutes)"
 	@echo "make bench-packed  packed layers and networks beside float32 and int8 (30 minutes)"
 	@echo "make docs      the site with its examples, which it runs, into site/ (three minutes)"
@@ -44,7 +44,7 @@ demo: $(BASE)
 	$(BIN)/htaf demo --out runs/demo
 
 check: lint types
-	$(BIN)/python -m pytest -q tests/test_import_order.py
+	$(BIN)/python -m pytest -q tests/test_import_order.py tests/test_prose.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
