@@ -8,7 +8,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # empty: Python keeps the compiled modules, of which collecting the tests takes more than half its time otherwise
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install demo test test-fast test-all sanitize stress check lint types bench bench-packed docs web wheel clean
+.PHONY: help install demo test test-fast test-all sanitize stress check lint types bench bench-packed docs web wheel release-dry-run clean
 
 help:
 	@echo "make demo      networks of 0/1 activations on handwritten digits, and a page of their bits (no download)"
@@ -22,6 +22,7 @@ help:
 	@echo "make docs      the site with its examples, which it runs, into site/ (three minutes)"
 	@echo "make web       the explorer's page, from web/ into src/htaf/concepts/explorer/page/"
 	@echo "make wheel     sdist and wheel (Linux: manylinux) into dist/"
+	@echo "make release-dry-run  the wheel, installed from a folder alone into an empty environment, runs README's lines"
 
 install: $(STAMP)
 
@@ -107,6 +108,16 @@ wheel: $(STAMP)
 	    rm "$$wheel"; \
 	done
 	ls -l dist
+
+# pip may not ask an index: what the wheel does not name is missing here as it would be for users
+TRIAL := build/release
+release-dry-run: wheel
+	rm -rf $(TRIAL) && $(PYTHON) -m venv $(TRIAL)/venv
+	$(TRIAL)/venv/bin/pip download --quiet -c constraints.txt --dest $(TRIAL)/index "$$(echo dist/htaf-*.whl)[tables]"
+	$(TRIAL)/venv/bin/pip install --quiet --no-index --find-links $(TRIAL)/index 'htaf[tables]'
+	cd $(TRIAL) && venv/bin/htaf --help && venv/bin/python ../../tests/installed.py
+	awk '/^```python/ {n++; next} /^```/ && n {exit} n' README.md > $(TRIAL)/readme.py
+	cd $(TRIAL) && venv/bin/python readme.py
 
 clean:
 	rm -rf build dist site .pytest_cache .ruff_cache
