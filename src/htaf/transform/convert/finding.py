@@ -61,10 +61,9 @@ class Site:
         kind: "relu", "gelu", "htaf", ...; of an activation class that torch does not have, its name in lower case.
         calls: how often it ran in the example batch; None when there was no example.
         functional: a call such as `F.relu(x)` inside a forward.
-        index: number of the functional call among those that are counted in the forwards of its module, in order of
-            first run; 0 for modules. Beside the activation functions these are all calls of `maximum`, say, where one
-            is an activation. A line of code that runs several times behind the same layers is one call, in a loop over
-            layers it is one for each.
+        index: number of the functional call among those in the forwards of its module, in order of first run; 0 for
+            modules. A line of code that runs several times behind the same layers is one call, in a loop over layers
+            it is one for each.
         module_type: class of the module; None for a function.
         aliases: further paths of the same module.
         in_place: the model still reads the input that the activation overwrites.
@@ -73,7 +72,6 @@ class Site:
             structure of the model tells.
         first: in the example no other activation comes before it.
         work: products of its values with weights that the layers behind it take for the example.
-        source: of a functional call, the argument that is its input.
     """
 
     path: str
@@ -84,7 +82,6 @@ class Site:
     module_type: type | None = None
     aliases: tuple[str, ...] = ()
     in_place: bool = field(default=False, repr=False)
-    source: int | str = field(default=0, repr=False)
     stays: Stays | None = field(default=None, compare=False)
     first: bool = field(default=False, repr=False, compare=False)
     work: int = field(default=0, repr=False, compare=False)
@@ -117,7 +114,6 @@ class Found:
     beyond: tuple[str, ...] = ()
     scripted: tuple[str, ...] = ()  # of the hints those that hold for smooth steps too
     forwards: dict[str, Order] = field(default_factory=dict)
-    watched: dict[str, frozenset[str]] = field(default_factory=dict)
     callees: dict[str, set[str]] = field(default_factory=dict)
     unseen: tuple[str, ...] = ()  # of the hints those that tell of a forward that did not run
     unsure: tuple[Site, ...] = ()  # without an example: what may be an output or a gate
@@ -271,13 +267,10 @@ def find(
             in_place = site.in_place or path in record.in_place
             ran.append(dataclasses.replace(site, calls=times, in_place=in_place, stays=stays, **seen))
         else:
-            call = record.calls[path, index]
-            assert call.kind is not None
-            stays, source = _stays(values, call.kind), call.source
-            ran.append(Site(path, call.kind, times, functional=True, index=index, source=source, stays=stays, **seen))
+            kind = record.calls[path, index].kind
+            ran.append(Site(path, kind, times, functional=True, index=index, stays=_stays(values, kind), **seen))
     never = [dataclasses.replace(site, calls=0) for site in modules.values()]
-    order = (record.forwards, record.watched, record.callees)
-    return Found((*ran, *never), hints, beyond, scripted, *order, unseen)
+    return Found((*ran, *never), hints, beyond, scripted, record.forwards, record.callees, unseen)
 
 
 def _stays(values: Iterable[Made], kind: str, module: nn.Module | None = None) -> Stays | None:
