@@ -117,7 +117,7 @@ def warm() -> None:
     import matplotlib.pyplot
 
     for name in ("lightning", "onnx", "onnxruntime", "onnxscript", "openai", "sklearn.ensemble", "pyarrow.parquet",
-                 "htaf.cli.demonstration", "htaf.concepts.naming.job", "htaf.concepts.explorer.build",
+                 "htaf.cli.demo", "htaf.concepts.naming.job", "htaf.concepts.explorer.build",
                  "htaf.program.export", "htaf.training.runs.run", "htaf.training.fit"):  # fmt: skip
         pkgutil.resolve_name(name)
     for row in known().verbs.values():

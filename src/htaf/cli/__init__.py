@@ -87,7 +87,7 @@ VERBS = {
     ),
     "demo": Verb(
         "htaf.cli.demo:demo",
-        "Train networks with 0/1 activations on handwritten digits, and write a page that shows what their bits mean.",
+        "Train a network whose features are bits on handwritten digits, and write a page that shows what they mean.",
         keeps=True,
     ),
     "doctor": Verb(

@@ -19,7 +19,7 @@ from htaf.core import functional
 from htaf.core.activations import Heaviside
 from htaf.core.contract import SmoothStep, lacking, looks_smooth
 from htaf.transform.convert import activation_calls as calls
-from htaf.transform.convert.flow import SQUASHING, WORDS, Made, Stays
+from htaf.transform.convert.flow import WORDS, Made, Stays
 from htaf.transform.convert.functional_sites import duplicate, own_class
 from htaf.transform.convert.places import Order
 
@@ -68,8 +68,7 @@ class Site:
         aliases: further paths of the same module.
         in_place: the model still reads the input that the activation overwrites.
         stays: why `replace` leaves it unless `where` chooses it: "output", "gate", "scale", "scores",
-            "choice" or "formula"; "kept": `keep` chose it; None: it acts between layers, as far as the run or the
-            structure of the model tells.
+            "choice" or "formula"; "kept": `keep` chose it; None: it acts between layers, as far as the run tells.
         first: in the example no other activation comes before it.
         work: products of its values with weights that the layers behind it take for the example.
     """
@@ -116,7 +115,6 @@ class Found:
     forwards: dict[str, Order] = field(default_factory=dict)
     callees: dict[str, set[str]] = field(default_factory=dict)
     unseen: tuple[str, ...] = ()  # of the hints those that tell of a forward that did not run
-    unsure: tuple[Site, ...] = ()  # without an example: what may be an output or a gate
 
 
 class _Stored(nn.Module):
@@ -251,9 +249,7 @@ def find(
     hints = (*scripted, *unseen, *_hints(trial, record))
     beyond = tuple(_beyond(trial, record))
     if example is None:
-        known = [dataclasses.replace(site, stays=_stays_by_structure(trial, site)) for site in protos.values()]
-        unsure = tuple(site for site in known if site.stays is None and _may_stay(trial, site))
-        return Found(tuple(known), hints, beyond, scripted, unseen=unseen, unsure=unsure)
+        return Found(tuple(protos.values()), hints, beyond, scripted, unseen=unseen)
     modules = {site.path: site for site in protos.values()}
     ran = []
     for (path, index), times in record.order.items():
@@ -279,36 +275,6 @@ def _stays(values: Iterable[Made], kind: str, module: nn.Module | None = None) -
         return None  # it was put there by choice
     kind = kind if module is None else _known_kind(kind, module)
     return next((stays for one in values if (stays := one.stays(kind)) is not None), None)
-
-
-def _stays_by_structure(trial: nn.Module, site: Site) -> Stays | None:
-    """Why an activation is none between layers, as far as modules tell without a run: the last one of a sequence."""
-    module = trial.get_submodule(site.path)
-    if module is trial or isinstance(module, Heaviside) or looks_smooth(module):
-        return None
-    for path in (site.path, *site.aliases):
-        while path:
-            parent, _, name = path.rpartition(".")
-            owner = trial.get_submodule(parent)
-            if not isinstance(owner, nn.Sequential):
-                break
-            behind = list(owner.named_children())
-            behind = behind[[key for key, _ in behind].index(name) + 1 :] if name in dict(behind) else []
-            if any(True for _, layer in behind for _ in layer.parameters()):
-                break
-            path = parent
-        else:
-            return "output"
-    return None
-
-
-def _may_stay(trial: nn.Module, site: Site) -> bool:
-    """Whether only a run tells if an activation is an output or a gate."""
-    module = trial.get_submodule(site.path)
-    if looks_smooth(module) or _known_kind(site.kind, module) not in SQUASHING | {"softplus"}:
-        return False
-    parts = site.path.split(".")
-    return not all(isinstance(trial.get_submodule(".".join(parts[:n])), nn.Sequential) for n in range(len(parts)))
 
 
 def _known_kind(kind: str, module: nn.Module) -> str:

@@ -160,8 +160,7 @@ def replace(
     What is no activation between layers stays, and `conversion` says why: outputs, gates that multiply, time steps,
     scores, written-out formulas (see `sites`). `where` takes them in, and `keep` leaves others as they are: of
     what `where` chooses all becomes steps but what `keep` chooses. `keep="first"` leaves every activation that no other
-    one comes before; the layer behind it then reads real numbers. Without an example only the last module of a sequence
-    is known to be an output.
+    one comes before; the layer behind it then reads real numbers.
 
     One call of `factory` per site. A site that runs several times, or one module at several paths, stays one module.
     Functional calls are replaced when an `example` is given: the new modules become children (`relu_0`, ...) of the
@@ -198,28 +197,29 @@ def replace(
         activation functions and was not looked at: without an `example`, or because the example does not run it.
 
     Raises:
-        ValueError: no site matched `where`, `keep` or a path of `levels`; neither factory nor example, both a factory
-            and levels, or pre-activations of the example that are not finite.
+        ValueError: no site matched `where`, `keep` or a path of `levels`; no example, but for a factory with
+            `where`; both a factory and levels, or pre-activations of the example that are not finite.
         TypeError: `factory` made something that is no module, or `where` or `keep` cannot be read.
 
     Example:
-        >>> model = replace(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1), nn.Sigmoid()), HTAF)
+        >>> net, x = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1), nn.Sigmoid()), torch.randn(9, 3)
+        >>> model = replace(net, HTAF, example=x)
         >>> print(conversion(model))
         replaced 1 of 2 activation sites
-          replaced 1 (relu)
-          left     3 (sigmoid), stays: its value reaches an output, no layer in between
+          replaced 1 (relu, 1 call)
+          left     3 (sigmoid, 1 call), stays: its value reaches an output, no layer in between
     """
-    if factory is None and example is None:
-        raise ValueError(
-            "expected example=, some hundred rows of inputs from which every step takes its width, or a factory such "
-            "as lambda: HTAF(2, 11), got neither"
-        )
     by_path = isinstance(levels, Mapping)
     if factory is not None and levels != 1:
         raise ValueError(f"levels are of the steps put in without a factory: give {levels} to what factory makes")
     if factory is not None and (isinstance(factory, nn.Module) or not callable(factory)):
         shown = type(factory).__name__
         raise TypeError(f"factory must be a function that makes a module, such as lambda: HTAF(2, 11), got a {shown}")
+    if example is None and (factory is None or where is None):
+        raise ValueError(
+            "expected example=, some hundred rows of inputs, whose run tells outputs, gates and the width of every "
+            'step; or a factory such as lambda: HTAF(2, 11) with where=, "*" for all modules; got neither'
+        )
     if example is not None:
         example = arguments(example)
         model = _with_parameters(model, example)
@@ -252,11 +252,6 @@ def replace(
         more = f" and {len(found.unseen) - 3} more" if len(found.unseen) > 3 else ""
         text = "pass an example= that runs all of the model: activations may be left in"
         warnings.warn(f"{text} {where_left}{more}", stacklevel=2)
-    unsure = [site.label for site in found.unsure if site in chosen] if where is None else []
-    if unsure:
-        more = f" and {len(unsure) - 3} more" if len(unsure) > 3 else ""
-        text = "outputs and gates were not looked at: without example= only a sequence of modules tells them, and so"
-        warnings.warn(f"{text} {', '.join(unsure[:3])}{more} became steps", stacklevel=2)
     for module in new.modules() if any(isinstance(step, SmoothStep) for step in made) else ():
         if hasattr(module, "save_pretrained"):  # of transformers and diffusers
             _mark_for_saving(module)
