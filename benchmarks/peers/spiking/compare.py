@@ -94,10 +94,11 @@ def ours(neuron: Any, epochs: int) -> nn.Module:
     return htaf.harden(trained(net, lambda net, x: net.over_time(x), epochs)).eval()
 
 
-def of_spikingjelly(net: Any) -> nn.Module:
+def of_spikingjelly(net: Any) -> Any:
     """A copy with htaf's neurons in the place of SpikingJelly's, as docs/export.md has it."""
     made = copy.deepcopy(net) if len(list(net.children())) else nn.Sequential(net)
-    for path, node in list(made.named_modules()):
+    for path, found in list(made.named_modules()):
+        node: Any = found
         if hasattr(node, "v_threshold"):
             shared = {"threshold": node.v_threshold, "reset": "soft" if node.v_reset is None else "hard"}
             tau = 1 / node.w.sigmoid().item() if hasattr(node, "w") else getattr(node, "tau", None)
