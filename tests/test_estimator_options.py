@@ -138,25 +138,6 @@ def test_a_hint_names_an_argument_or_a_field(word: str, edit: Callable[[str], st
         assert found is None or found[1] in WORDS
 
 
-@pytest.mark.parametrize(
-    ("word", "said"),
-    [
-        ("learning_rate", " (did you mean 'lr'?)"),
-        ("dropout", ": a field of a recipe, give recipe={'dropout': ...}"),
-        ("sample_weight", ": weights of rows are given to fit, sample_weight="),
-        ("cat_features", ": text is a category; of numbers that are codes make a column of text or of dtype category"),
-    ],
-)
-def test_words_of_other_libraries_are_understood(word: str, said: str) -> None:
-    with pytest.raises(TypeError, match=re.escape(f"unexpected keyword argument {word!r}{said}") + "$"):
-        HtafClassifier(**{word: 3})
-
-
-def test_words_of_other_libraries_are_understood_as_flags(htaf: Any) -> None:
-    code, _, err = htaf("train", "tabular", "--data", "wine", "--out", "nowhere", "--learning-rate", "0.1")
-    assert (code, "did you mean '--lr'?" in err) == (2, True)
-
-
 def test_hints_of_columns_leave_out_the_target() -> None:
     for call in (
         lambda: htaf.fit(FRAME.rename(columns={"y": "aim"}), "aim", time="aimed", **SMALL),
