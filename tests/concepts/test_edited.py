@@ -1,18 +1,14 @@
-"""Flips, counterfactuals against brute force, edited heads that open as runs."""
+"""Edited heads, which open as runs."""
 
 import hashlib
-import itertools
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from htaf.concepts.codes import Codes, ConceptError, codes_of
-from htaf.concepts.counterfactuals import counterfactual
 from htaf.concepts.heads import edited
 from htaf.concepts.run_heads import edit_run, write_edited
 from htaf.data.images import ImagePreprocessor
@@ -31,90 +27,6 @@ def made(images: int = 60, concepts: int = 13, classes: int = 4, seed: int = 0) 
     parts = np.where(np.arange(images) % 3 == 2, 2, 0).astype(np.uint8)
     names = [f"k{i}" for i in range(classes)]
     return codes_of(values, labels, weight, rng.normal(size=classes), classes=names, parts=parts)
-
-
-# ---- counterfactuals ----
-
-
-def brute_force(codes: Codes, row: int, target: int, margin: float) -> int | None:
-    """The smallest number of flips over all 2^C sets."""
-    bits = codes.unpack()[row].astype(np.float64)
-    sets = np.array(list(itertools.product((0.0, 1.0), repeat=codes.concepts)))
-    logits = np.abs(sets - bits) @ codes.weight.T.astype(np.float64) + codes.bias.astype(np.float64)
-    wins = (logits[:, [target]] >= np.delete(logits, target, axis=1) + margin).all(1)
-    return int(sets[wins].sum(1).min()) if wins.any() else None
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.integers(1, 9), st.integers(2, 6), st.sampled_from([0.0, 0.5, 2.0]), st.booleans())
-def test_counterfactuals_against_all_sets(seed: int, concepts: int, classes: int, bias: float, whole: bool) -> None:
-    """Whole weights make ties, a large bias makes classes that cannot win."""
-    rng = np.random.default_rng(seed)
-    weight = rng.integers(-2, 3, (classes, concepts)) if whole else rng.normal(size=(classes, concepts))
-    codes = codes_of(rng.random((3, concepts)) < 0.5, [0, 1, 1], weight, bias * rng.normal(size=classes))
-    for row, target in ((0, None), (1, classes - 1), (2, 0)):
-        goal = int(codes.labels[row]) if target is None else target
-        wanted = brute_force(codes, row, goal, 1e-4)
-        found = counterfactual(codes, row, target)
-        assert found.proven
-        assert found.upper == wanted
-        assert found.feasible is (wanted is not None)
-        if found.concepts is not None:
-            bits = codes.unpack()[row].astype(np.float32)
-            bits[[*found.concepts]] = 1 - bits[[*found.concepts]]
-            after = bits @ codes.weight.T + codes.bias
-            assert after.argmax() == goal == found.target
-            others = np.delete(after.astype(float), goal)
-            assert found.margin == pytest.approx(after[goal] - others.max(), abs=1e-4)
-            assert found.margin >= 1e-4
-
-
-def test_a_tie_is_broken_even_for_the_lower_class() -> None:
-    codes = codes_of(np.array([[1, 0]]), [0], np.array([[1.0, 0.5], [1.0, 0.0]]), np.zeros(2))
-    assert codes.exact[0] == 0
-    assert counterfactual(codes, 0).concepts == (1,)
-
-
-def hard() -> Codes:
-    """Flips one at a time, the best first, take four; three are enough, and each competitor alone needs one."""
-    weight = [[0] * 6, [1, -2, 0, -2, -2, 0], [1, -1, 2, -2, 0, -3], [-3, 0, -3, 1, -1, 0]]
-    return codes_of(np.zeros((1, 6)), [0], np.array(weight), np.array([0, 1, 1, 1]))
-
-
-def test_no_flip_at_a_time_finds_the_fewest() -> None:
-    found = counterfactual(hard(), 0)
-    assert (found.lower, found.upper, found.proven) == (3, brute_force(hard(), 0, 0, 1e-4), True)
-
-
-def test_without_time_nothing_is_proven() -> None:
-    rng = np.random.default_rng(3)
-    codes = codes_of(rng.random((2, 300)) < 0.5, [0, 1], rng.normal(size=(100, 300)), np.zeros(100))
-    found = counterfactual(codes, 0, 50, time_limit=1e-9)
-    assert not found.proven
-    assert found.upper is None or found.lower < found.upper
-    with pytest.raises(ConceptError, match="time_limit > 0"):
-        counterfactual(codes, 0, time_limit=0)
-
-
-def test_a_class_that_one_competitor_always_beats() -> None:
-    codes = codes_of(np.array([[0, 1]]), [0], np.array([[1.0, 1.0], [1.0, 1.0]]), np.array([0.0, 0.1]))
-    found = counterfactual(codes, 0)
-    assert (found.concepts, found.feasible, found.proven) == (None, False, True)
-    assert found.margin == pytest.approx(-0.1, abs=1e-6)
-
-
-def test_a_class_that_only_several_competitors_together_beat() -> None:
-    """Each competitor alone can be passed, by opposite values of the one bit."""
-    codes = codes_of(np.array([[0]]), [0], np.array([[0.0], [1.0], [-1.0]]), np.array([0.0, -0.5, 0.5]))
-    assert brute_force(codes, 0, 0, 1e-4) is None
-    found = counterfactual(codes, 0)
-    assert (found.concepts, found.feasible, found.proven) == (None, False, True)
-
-
-# ---- curves ----
-
-
-# ---- edited heads ----
 
 
 def test_edited_codes() -> None:
