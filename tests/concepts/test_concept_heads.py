@@ -1,4 +1,4 @@
-"""Heads on concepts: scikit-learn fits, planted concepts, the test part chooses nothing; NEC, NCC and completeness."""
+"""Heads on concepts: scikit-learn fits, planted concepts, the test part chooses nothing; NEC and NCC."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ from htaf.concepts.counts import labelled
 from htaf.concepts.heads import (
     CANDIDATES,
     STRENGTHS,
-    accuracies,
     by_importance,
-    completeness,
     contributing,
     correct,
     effective,
@@ -420,28 +418,6 @@ def some(seed: int = 0, n: int = 50, concepts: int = 11, classes: int = 3) -> Co
     return codes_of(bits, r.integers(0, classes, n), r.normal(size=(classes, concepts)), r.normal(size=classes))
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.integers(0, 10**6), st.integers(1, 60), st.integers(1, 20), st.integers(1, 5))
-def test_accuracies_are_those_of_means_in_the_place_of_concepts(seed: int, n: int, concepts: int, classes: int) -> None:
-    codes = some(seed, n, concepts, classes)
-    r = np.random.default_rng(seed)
-    order, means = r.permutation(concepts), r.random(concepts)
-    found = accuracies(codes, order, means, np.arange(concepts + 1))
-    for k in range(concepts + 1):
-        values = codes.unpack().astype(float)
-        values[:, order[k:]] = means[order[k:]]
-        predicted = (values @ codes.weight.T.astype(float) + codes.bias).argmax(1)
-        assert found[k] == pytest.approx(np.mean(predicted == codes.labels))
-    assert found[-1] == pytest.approx(np.mean(codes.exact == codes.labels))
-
-
-def test_chunks_of_images_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    codes, means = some(n=100), np.full(11, 0.4)
-    whole = completeness(codes, means)
-    monkeypatch.setattr(module, "CHUNK", 7)
-    assert completeness(codes, means) == whole
-
-
 def test_the_order_ignores_what_changes_no_prediction() -> None:
     codes = some()
     rates = codes.unpack().mean(0)
@@ -454,29 +430,3 @@ def test_the_order_ignores_what_changes_no_prediction() -> None:
 def test_a_dead_concept_comes_last_and_ties_go_by_number() -> None:
     weight, rates = np.array([[9.0, 1.0, 1.0], [-9.0, -1.0, -1.0]]), np.array([1.0, 0.5, 0.5])
     assert by_importance(weight, rates).tolist() == [1, 2, 0]
-
-
-def test_enough_is_the_first_k_after_which_accuracy_stays_near() -> None:
-    # bit 0 tells the class; bit 1 is noise that the head overrates against it; bits 2 and 3 mend that
-    r = np.random.default_rng(0)
-    truth, noise = r.random(400) < 0.5, r.random(400) < 0.5
-    bits = np.stack([truth, noise, noise], 1)
-    weight = np.array([[0.0, 0.0, 0.0], [3.0, 2.9, -2.0]])
-    codes = codes_of(bits, truth.astype(int), weight, np.array([1.5 + 0.45, 0.0]))
-    result = completeness(codes, bits.mean(0))
-    curve = result["accuracy"]
-    assert curve[1] == 1
-    assert result["enough"] == 1
-    bad = completeness(codes_of(bits, truth.astype(int), weight * [1, 2, 3], np.array([1.5, 0.0])), bits.mean(0))
-    assert bad["k"] == [0, 1, 2, 3]
-    for found in (result, bad):
-        curve, enough = np.array(found["accuracy"]), found["enough"]
-        assert (curve[enough:] >= curve[-1] - 0.005).all()
-        assert enough == 0 or curve[enough - 1] < curve[-1] - 0.005
-
-
-def test_the_cost_of_many_images_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "READ", 50 * 20)
-    assert len(completeness(some(concepts=200), np.full(200, 0.5))["k"]) <= 21
-    monkeypatch.setattr(module, "READ", 1)
-    assert completeness(some(concepts=200), np.full(200, 0.5))["k"] == [0, 1, 200]

@@ -1,6 +1,6 @@
 """Linear heads on concepts: dense ones, sparse ones with so many weights a class, edited ones.
 
-How many concepts a class and a decision draw on (NEC and NCC of a head), and how many suffice.
+How many concepts a class and a decision draw on (NEC and NCC of a head).
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from htaf.transform.hardening.linear import LinearFit, Weights, largest_of_each
 
 COVERAGE = 0.95  # of what is added to a logit, as NCC's source has it
 CELLS = 2**22  # contributions sorted at once: some 100 MB
-READ = 20_000_000  # predictions in a curve: seconds, however many images
-WITHIN = 0.5  # points of accuracy
 _LEAST = 1e-9  # of a logit's sum: what rounding adds
 CAP = 20_000  # images that a head is fitted to
 CANDIDATES = 4  # points of the path whose largest weights are tried at a target
@@ -131,67 +129,6 @@ def by_importance(
 def most_important(codes: Codes) -> Int64[np.ndarray, " concepts"]:
     """`by_importance` with the rates of the labelled training images."""
     return by_importance(codes.weight, training_means(codes))
-
-
-def accuracies(
-    codes: Codes,
-    order: Int64[np.ndarray, " concepts"],
-    means: Float[np.ndarray, " concepts"],
-    counts: Int64[np.ndarray, " points"],
-) -> Float[np.ndarray, " points"]:
-    """Accuracy from the first k concepts of an order, for each k.
-
-    logits_k = b + sum of w_j c_j over the first k + sum of w_j mean_j over the others. A concept taken out leaves its
-    mean behind, so that the bias stays right; as 0 it would shift every class that counts on it.
-
-    Args:
-        codes: labelled images.
-        order: concept numbers. means: [C] what stands for a concept that is taken out.
-        counts: the k, ascending, each in [0, C].
-
-    Returns:
-        float64 [points]; memory is bounded by a chunk of images.
-    """
-    ordered = codes.weight[:, order].astype(np.float64)
-    rest = np.concatenate(
-        [np.zeros((len(codes.bias), 1)), np.cumsum((ordered * means[order])[:, ::-1], axis=1)], axis=1
-    )
-    constant = (codes.bias[:, None] + rest[:, ::-1]).T.astype(np.float32)  # [C + 1, K]
-    weight = np.ascontiguousarray(ordered.T, dtype=np.float32)
-    correct = np.zeros(len(counts), dtype=np.int64)
-    for start in range(0, len(codes), CHUNK):
-        rows = slice(start, start + CHUNK)
-        bits = codes.unpack(rows).T[order].astype(np.float32)  # a concept a row: a block is one piece of memory
-        labels = codes.labels[rows]
-        known = np.zeros((bits.shape[1], len(codes.bias)), dtype=np.float32)
-        before = 0
-        for place, k in enumerate(counts.tolist()):
-            if k > before:
-                known += bits[before:k].T @ weight[before:k]
-            correct[place] += np.count_nonzero((known + constant[k]).argmax(1) == labels)
-            before = k
-    return correct / len(codes)
-
-
-def completeness(codes: Codes, means: Float[np.ndarray, " concepts"]) -> dict[str, Any]:
-    """Give the curve k -> accuracy, with the smallest k from which on accuracy stays near the full network's.
-
-    Args:
-        codes: labelled images to score.
-        means: [C] of the fitted part.
-
-    Returns:
-        {"k": [...], "within": points, "accuracy": [...], "enough": k}; of every k, or of fewer, spaced evenly on a
-        logarithmic scale, where images times k pass 20 million.
-    """
-    count = codes.concepts
-    most = max(1, READ // len(codes))
-    grid = np.arange(1, count + 1) if most >= count else np.round(np.geomspace(1, count, most)).astype(np.int64)
-    counts = np.unique(np.concatenate([[0, count], grid]))
-    curve = accuracies(codes, by_importance(codes.weight, means), means, counts)
-    low = np.flatnonzero(curve < curve[-1] - WITHIN / 100 - 1e-12)
-    enough = counts[low[-1] + 1 if len(low) else 0]
-    return {"k": counts.tolist(), "within": WITHIN, "accuracy": curve.tolist(), "enough": int(enough)}
 
 
 @dataclass(frozen=True, eq=False)
