@@ -10,7 +10,7 @@ import torch
 
 from htaf.concepts.codes import Codes, ConceptError, codes_of
 from htaf.concepts.heads import edited
-from htaf.concepts.run_heads import edit_run, write_edited
+from htaf.concepts.run_heads import edit_run, edited_run
 from htaf.data.images import ImagePreprocessor
 from htaf.models.icbm import ICBM
 from htaf.training.runs import Run, RunError, forward, open_run
@@ -78,13 +78,13 @@ def test_an_image_by_its_id_or_row(run: Run) -> None:
 
 
 def test_an_edited_run_opens_and_predicts(run: Run, tmp_path: Path) -> None:
-    metrics = {"smooth": {}, "exact": {"test": {"accuracy": 0.5}}}
-    write_edited(run, tmp_path / "edited", [("3", 2), (7, 10)], metrics)
+    edited_run(run, [("3", 2), (7, 10)]).save(tmp_path / "edited")
     new = open_run(tmp_path / "edited")
+    data = (tmp_path / "edited" / "model.safetensors").read_bytes()
+    assert new.record["model_sha256"] == hashlib.sha256(data).hexdigest()
     assert new.record["edited"]["off"] == [[3, 2], [7, 10]]
     assert new.record["edited"]["from"] == str(run.path)
     assert new.record["edited"]["key"] == run.record["key"] != new.record["key"]
-    assert new.record["metrics"] == metrics
     assert "concept 2 of class 3, concept 10 of class 7" in new.record["notes"][-1]
     assert new.record["model"] == run.record["model"]
     for exact in (True, False):
@@ -100,22 +100,10 @@ def test_an_edited_run_opens_and_predicts(run: Run, tmp_path: Path) -> None:
         old, now = forward(before, x), forward(after, x)
         assert torch.equal(old[:, [0, 1, 2, 4, 5, 6, 8, 9]], now[:, [0, 1, 2, 4, 5, 6, 8, 9]])
         assert not torch.equal(old, now)
-    again = write_edited(run, tmp_path / "edited", [(7, 10), (3, 2)], {})  # the same edit: nothing is written
-    assert again.record["metrics"] == metrics
-    twice = write_edited(new, tmp_path / "twice", [(3, 2)], metrics)
+    again = edited_run(run, [(7, 10), (3, 2)]).save(tmp_path / "edited")  # the same edit
+    assert again.record == new.record
+    twice = edited_run(new, [(3, 2)]).save(tmp_path / "twice")
     assert "none before" in twice.record["notes"][-1]
-    with pytest.raises(RunError, match="holds another run"):
-        write_edited(run, tmp_path / "edited", [(3, 2)], {})
-    with pytest.raises(RunError, match="holds another run"):
-        write_edited(run, run.path, [(3, 2)], {})
-
-
-def test_what_the_edited_training_began_with_is_kept(run: Run, tmp_path: Path) -> None:
-    started = Run(run.path, run.record | {"attributes": "aa", "pretrained_sha256": "bb"})
-    new = write_edited(started, tmp_path / "edited", [(3, 2)], {}).record
-    assert (new["attributes"], new["pretrained_sha256"]) == ("aa", "bb")
-    assert new["model_sha256"] == hashlib.sha256((tmp_path / "edited" / "model.safetensors").read_bytes()).hexdigest()
-    for name in ("attributes", "pretrained_sha256"):
-        other = Run(run.path, started.record | {name: "other"})
-        with pytest.raises(RunError, match=f"holds another run .*{name}: '..' there, 'other' here"):
-            write_edited(other, tmp_path / "edited", [(3, 2)], {})
+    for other in (tmp_path / "edited", run.path):
+        with pytest.raises(RunError, match="holds another run"):
+            edited_run(run, [(3, 2)]).save(other)

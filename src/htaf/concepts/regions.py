@@ -127,7 +127,7 @@ class Regions:
         parameter = next(model.parameters(), None)
         self.device = torch.device("cpu") if parameter is None else parameter.device
         draw = torch.Generator().manual_seed(0)
-        images = torch.randn(2, model.channels, *model.image_size, generator=draw).to(self.device)
+        images = torch.randn(2, self.model.channels, *self.model.image_size, generator=draw).to(self.device)
         self.pooling = self._pooling(images[:1])
         self._gradient, self._constant = self._affine(images[:1])
         self._exact(images, range(len(self._constant)))
