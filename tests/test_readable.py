@@ -21,7 +21,21 @@ from htaf.sharing import load
 from htaf.tables.inspection import InspectionError
 from htaf.tables.readable import Reading, edit
 from htaf.training import additive
-from htaf.training.additive import Fit, Options, Term, learned, monotone, rounded, segments, shortest
+from htaf.training.additive import (
+    GRID,
+    STEPS,
+    Axis,
+    Fit,
+    Options,
+    Term,
+    few,
+    grid,
+    learned,
+    monotone,
+    rounded,
+    segments,
+    shortest,
+)
 from htaf.training.boosting import Rows
 from htaf.training.distributed import TrainingError
 from htaf.training.families import ready_recipe
@@ -148,7 +162,11 @@ def test_every_form_of_a_run_says_the_same(tmp_path: Path, htaf: Any) -> None:
     changed = [edit(opened, "age", level.text, 900, data) for data in (None, frame.assign(y="high"))]
     kept = changed[0].run.record["metrics"]
     assert (changed[0].part, changed[1].part, [*kept["exact"]]) == ("test", "all", ["test"])
-    assert kept["exact"]["test"] == changed[0].run.evaluate("test", opened.data())["exact"] != own["metrics"]["exact"]["test"]
+    assert (
+        kept["exact"]["test"]
+        == changed[0].run.evaluate("test", opened.data())["exact"]
+        != own["metrics"]["exact"]["test"]
+    )
     assert changed[1].run.record["metrics"]["exact"] == {}, "other rows"
     assert htaf("pack", run, "--out", tmp_path / "run.packed")[0] == 0
     code, out, err = htaf("verify", tmp_path / "run.packed", run)
@@ -232,6 +250,59 @@ def test_texts_that_would_be_misread_stand_in_quotes() -> None:
     assert {level.text for level in term.levels} >= {'"a, b"', "c"}
     assert any('"missing"' in level.text for level in term.levels)
     assert all(level.text in repr(said) for level in term.levels)
+
+
+@given(st.lists(st.floats(-100, 100), min_size=1, max_size=40), st.integers(0, 2**31))
+def test_few_steps(values: list[float], seed: int) -> None:
+    made = few(np.array(values), np.random.default_rng(seed).integers(0, 3, len(values)).astype(float))
+    assert np.count_nonzero(np.diff(made)) <= STEPS
+    assert min(values) - 1e-9 <= made.min() <= made.max() <= max(values) + 1e-9
+
+
+@given(st.integers(0, 2**31))
+def test_a_product_lowers_the_loss_as_least_squares_say(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    axes = []
+    for term, make in enumerate((np.tri, np.eye)):  # a number, a category
+        levels = make(3, 2, -1)
+        axes.append(Axis(term, [(term, 0, True), (term, 1, True)], rng.normal(size=2), levels, rng.integers(0, 3, 60)))
+    slope, a, b = rng.normal(size=(60, 1)), *(axis.levels[axis.level] for axis in axes)
+    alone = np.hstack([a, b, np.ones((60, 1))])
+    both = np.hstack([alone, ((a @ axes[0].adds) * (b @ axes[1].adds))[:, None]])
+    left = [np.square(slope - x @ np.linalg.lstsq(x, slope)[0]).sum() for x in (alone, both)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(additive, "RULE", 1e6)  # no number of its own
+        gain, pair = grid(axes[0], axes[1], slope, np.ones((60, 1)), 1.0)
+    assert gain + GRID == pytest.approx((left[0] - left[1]) / 2, abs=1e-9)
+    assert pair.rules == [((0, i, True), (1, k, True)) for i in range(2) for k in range(2)]
+
+
+@pytest.mark.parametrize("classes", [0, 3])
+def test_columns_that_multiply(classes: int) -> None:
+    rng, rows = np.random.default_rng(0), 600
+    frame = pd.DataFrame(
+        {"a": rng.integers(0, 20, rows), "b": rng.integers(0, 20, rows), "c": rng.choice([*"xyz"], rows)}
+    )
+    y = frame["a"] * frame["b"] / 20.0 + (frame["c"] == "x") * frame["a"] + rng.normal(0, 0.5, rows)
+    recipe = ready_recipe("mlp", "readable")
+    if not classes:
+        losses = []
+        for pairs in (0, 10):
+            model = HtafRegressor(recipe=recipe.replace(pairs=pairs)).fit(frame[:400], y[:400])
+            losses.append(np.square(model.predict(frame[400:]) - y[400:]).mean())
+        assert losses[1] < losses[0] / 2
+    else:
+        model = HtafClassifier(recipe=recipe).fit(frame, np.digitize((frame["a"] - 5) * (frame["b"] - 5), [-5, 20]))
+    said = Reading(model)
+    assert said.rules
+    for rule, term in zip(said.rules, [one for one in said.terms if one.rule], strict=True):
+        assert len({said.conditions[i].said["column"] for i, _ in rule}) == len(rule) == 2
+        assert len(set(term.name.split(" x "))) == 2
+    points = np.stack([said.points(frame, k).sum(axis=1) for k in range(len(said.outputs))], 1)
+    assert np.array_equal(points * said.unit, model._outputs(frame)[:, -len(said.outputs) :])
+    program = build_run(model.run_)
+    direct = raw(program, raw_inputs(program, values_of(program.about["columns"], frame)))
+    assert np.array_equal(*(one.run(prepared(one.about["columns"], one.input, frame)) for one in (program, direct)))
 
 
 def test_other_networks_are_not_readable() -> None:

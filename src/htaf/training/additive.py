@@ -4,7 +4,8 @@
 
 Every f is a sum of steps at thresholds of a thermometer. They are fitted in three stages, each in closed form:
 
-1. `rules_of`: small trees over two columns, fitted to what step functions of all columns leave; a leaf is a rule.
+1. `rules_of`: pairs of columns, each in few steps, for what step functions of all columns leave. A rule is an and of a
+   step of each. The rules of a pair add the product of what the columns add, or this and a number each.
 2. `smooth`: all steps and rules at once, each shrunk by the variance of its column's steps, which the rows say.
 3. `stepped`: neighbouring values of f are fused while the loss rises by less than a price for each step.
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError, listed
 from htaf.models.mlp import MLP, Thermometer
 from htaf.program.integer.program import Input
-from htaf.training.boosting import And, Rows, Values, as_bits, for_outputs, grown, holds, known, set_leaves
+from htaf.training.boosting import And, Rows, Values, as_bits, for_outputs, holds, known, set_leaves
 from htaf.training.problems import Problem
 from htaf.training.runs.integer import inputs_of
 from htaf.training.runs.metrics import metrics
@@ -38,15 +39,10 @@ ROUNDS, MORE_ROUNDS = 12, 4  # of the variances: at first, and from those of ano
 PRICES = tuple(0.0125 * 2**k for k in range(10))  # of a step, in nats of the loss
 MORE = tuple(0.0125 * 2**k for k in range(10, 19))  # where there are to be few
 SOME = (3,)  # pairs of columns that have rules; else none, or as many as there may be
-TRIED, RULE = 12, 1.0  # columns that are paired, and the price of a rule, in nats
-COARSE = 24  # thresholds of a column for rules: of more the best one is best by chance
+TRIED, STEPS = 12, 4  # columns that are paired, and the most steps of each: of more they fit noise
+GRID, RULE = 3.0, 1.0  # prices of the product of two columns and of a rule with a number of its own, in nats
 WEAK = 0.5, 0.001  # of the variances before any rows are seen: what a term adds is never thought to be 0
 LEVEL = 0.1  # standard errors by which fewer steps may be worse out of fold
-DEPTH = 3  # questions of a rule
-CELL = 1.0
-LEVELS, GRID, GRIDS = 5, 3.0, True  # of a column in a grid, and the price of a grid, in nats
-FEWEST = 20  # rows of a rule
-SHARE = 0.02  # of the rows
 NEAR = 1e-5  # of the curvature: sums of float32 are no nearer
 TREND = 4  # thresholds from which a column has a trend
 WORK, FITTED = 4e10, 8192  # rows times bits squared, at most: of more rows some are fitted, at least so many
@@ -90,7 +86,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Pair:
-    """Rules of two columns, and what is fitted of them: each number adds to the rules its part, [numbers, rules]."""
+    """Rules of two columns, and what is fitted of them: each number adds to the rules so many times its part."""
 
     rules: list[And]
     parts: Float64[np.ndarray, "numbers rules"]
@@ -177,134 +173,87 @@ def monotone(values: np.ndarray, weights: np.ndarray, slope: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Axis:
-    """A column of a grid: of each level how much more than the first one it adds, and the ands of which one holds in
-    it; level: of each row."""
+    """A column in few steps: their bits, each an input and a threshold, and what each adds; which of them are 1 in each
+    level, and the level of each row."""
 
     term: int
-    values: Float64[np.ndarray, " levels"]
-    ands: list[list[And]]
+    bits: list[tuple[int, int, bool]]
+    adds: Float64[np.ndarray, " bits"]
+    levels: Float64[np.ndarray, "levels bits"]
     level: Int64[np.ndarray, " rows"]
 
 
-def axes_of(rows: Rows, terms: Sequence[Term], chosen: Sequence[int], heights: np.ndarray, mass: np.ndarray) -> list[Axis]:
-    """The columns with few levels each, by what they add: those of one output."""
-    first, found = rows.first, list[Axis]()
-    for i in chosen:
-        one = terms[i]
-        if one.category:
-            inputs = np.array(one.inputs)
-            order = np.argsort(heights[first[inputs]], kind="stable")
-            inputs = inputs[order]
-            held = rows.codes[:, inputs]
-            values = np.concatenate([heights[first[inputs]]])
-            made = few(values, held.T @ mass)
-            place = np.unique(made, return_inverse=True)[1]
-            levels = [[((int(j), 0, True),) for j in inputs[place == k]] for k in range(place.max() + 1)]
-            values = np.unique(made)
-            usual = np.argmax(np.bincount(place, held.T @ mass))
-            level = np.where(held.any(1), place[held.argmax(1)], usual)
-            found.append(Axis(i, values - values[usual], levels, level))
-            continue
-        for j in (j for j in one.inputs if j not in one.flags):
-            values = np.concatenate([[0.0], np.cumsum(heights[first[j] : first[j + 1]])])
-            made = few(values, np.bincount(rows.codes[:, j], mass, rows.counts[j] + 1))
-            ends = np.flatnonzero(np.diff(made))
-            place = np.searchsorted(ends, np.arange(len(values)))
-            values = made[np.concatenate([[0], ends + 1])]
-            bounds = [-1, *ends.tolist(), len(made) - 1]
-            levels = [[tuple([(j, a, True)] * (a >= 0) + [(j, b, False)] * (b < len(made) - 1))] for a, b in pairwise(bounds)]
-            found.append(Axis(i, values - values[0], levels, place[rows.codes[:, j]]))
-    return [one for one in found if len(one.values) > 1]
-
-
-def few(values: np.ndarray, mass: np.ndarray) -> np.ndarray:
-    """The nearest step function of at most `LEVELS` levels, of the prices that there are."""
-    spread = float(np.cov(values, aweights=mass + 1e-12) * mass.sum()) if len(values) > 1 else 0.0
-    made = segments(values, mass, [spread * 2.0**-k for k in range(1, 16)])
-    counts = [1 + np.count_nonzero(np.diff(of)) for of in made]
-    return made[max(k for k, count in enumerate(counts) if count <= LEVELS or k == 0)]
-
-
-def grids_of(
-    rows: Rows, axes: Sequence[Axis], slope: np.ndarray, curve: np.ndarray, noise: float
-) -> list[tuple[float, tuple[int, int], Pair]]:
-    """Products of what two columns add, as grids of rules, with how much each lowers the loss."""
-    found = list[tuple[float, tuple[int, int], Pair]]()
-    for a, b in combinations(axes, 2):
-        if a.term == b.term:
-            continue
-        shape = (len(a.values), len(b.values))
-        cell = a.level * shape[1] + b.level
-        mass, sums = (np.bincount(cell, of, shape[0] * shape[1]) for of in (curve, slope))
-        z = np.outer(a.values, b.values).ravel()
-        sides = np.hstack([np.repeat(np.eye(shape[0]), shape[1], 0), np.tile(np.eye(shape[1]), (shape[0], 1))])
-        root = np.sqrt(mass)[:, None]
-        basis = np.linalg.pinv(root * sides)
-        z_own = z - sides @ (basis @ (root[:, 0] * z))
-        gain = (sums @ z_own) ** 2 / max(mass @ z_own**2, 1e-12) / 2 / noise - GRID
-        left = sums - mass * (sides @ (basis @ (sums / np.maximum(root[:, 0], 1e-9))))
-        whole = (left**2 / (mass + noise * CELL)).sum() / 2 / noise - RULE * (shape[0] - 1) * (shape[1] - 1)
-        rules, values, cells = list[And](), list[float](), list[int]()
-        for i, ands in enumerate(a.ands):
-            for k, others in enumerate(b.ands):
-                if z[i * shape[1] + k] or whole > gain:
-                    rules += [tuple(sorted({*x, *y})) for x in ands for y in others]
-                    values += [z[i * shape[1] + k]] * (len(ands) * len(others))
-                    cells += [i * shape[1] + k] * (len(ands) * len(others))
-        if rules and max(gain, whole) > 0:
-            parts = np.array(values)[None] / max(np.abs(values))
-            if whole > gain:
-                each = np.unique(cells)
-                parts = np.vstack([parts, np.array(cells)[None] == each[:, None]])
-            found.append((max(gain, whole), (a.term, b.term), Pair(rules, parts)))
+def axes_of(
+    rows: Rows, term: Term, place: int, heights: Float64[np.ndarray, "outputs bits"], curve: Values
+) -> list[Axis]:
+    """Approximate what a term adds by few steps, for the output to which it adds most; a column of several numbers,
+    such as a date, has as many axes."""
+    found = list[Axis]()
+    for inputs in [term.inputs] if term.category else [(j,) for j in term.inputs if j not in term.flags]:
+        bits = [(j, cut, True) for j in inputs for cut in range(rows.counts[j])]
+        held = np.stack([rows.codes[:, j] > cut for j, cut, _ in bits], 1)
+        own = heights[:, [rows.first[j] + cut for j, cut, _ in bits]]
+        k = int((own**2 @ held.mean(0)).argmax())
+        if term.category:
+            order, share, adds = np.argsort(own[k], kind="stable"), held.T @ curve[:, k], np.empty(len(bits))
+            adds[order] = few(own[k][order], share[order])
+            adds -= adds[share.argmax()]
+        else:
+            values = np.concatenate([[0.0], np.cumsum(own[k])])
+            adds = np.diff(few(values, np.bincount(rows.codes[:, inputs[0]], curve[:, k], len(values))))
+        some = np.flatnonzero(adds)
+        levels = (np.eye if term.category else np.tri)(len(some) + 1, len(some), -1)
+        level = held[:, some] @ (1 + np.arange(len(some)) * term.category)
+        found += [Axis(place, [bits[i] for i in some], adds[some], levels, level)] * (len(some) > 0)
     return found
 
 
-def rules_of(rows: Rows, terms: Sequence[Term], f: Values, noise: float, strength: np.ndarray, heights: np.ndarray) -> list[Pair]:
-    """Leaves of small trees, each over two columns, for what f leaves: of each pair the leaves but the largest one; the
-    pairs by how much they lower the loss beyond the price of their leaves.
+def few(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Approximate values by a function of at most `STEPS` steps, with the least price of a step that gives so few."""
+    spread = weights @ (values - np.average(values, weights=weights + 1e-12)) ** 2
+    made = segments(values, weights, [spread + 1, *(spread * 2.0**-k for k in range(1, 16))])
+    return made[np.flatnonzero(np.count_nonzero(np.diff(made), axis=1) <= STEPS)[-1]]
 
-    noise: see `Smooth`. strength: of each term; the strongest `TRIED` are looked at.
+
+def grid(a: Axis, b: Axis, slope: Values, curve: Values, noise: float) -> tuple[float, Pair]:
+    """Pair the steps of two columns: by how much the rules lower the loss beyond their price, and the rules.
+
+    Either one number is fitted, by which what the columns add is multiplied; or each rule has one of its own too.
     """
+    x, cell, adds = np.kron(a.levels, b.levels), a.level * len(b.levels) + b.level, np.outer(a.adds, b.adds).ravel()
+    alone = [np.repeat(a.levels, len(b.levels), 0), np.tile(b.levels, (len(a.levels), 1)), np.ones((len(x), 1))]
+    sides, adds = np.hstack(alone), adds / np.abs(adds).max()
+    one, each = -GRID, -RULE * len(adds)
+    for k in range(slope.shape[1]):
+        mass, sums = (np.bincount(cell, of[:, k], len(x)) for of in (curve, slope))
+        root = np.sqrt(mass)[:, None]
+        own = x - sides @ (np.linalg.pinv(root * sides) @ (root * x))  # beside what the columns alone can add
+        told, gram = own.T @ sums, own.T @ (mass[:, None] * own)
+        one += (adds @ told) ** 2 / max(adds @ gram @ adds, 1e-9) / 2 / noise
+        each += told @ np.linalg.solve(gram + noise * np.eye(len(gram)), told) / 2 / noise
+    rules = [(min(rule), max(rule)) for rule in product(a.bits, b.bits)]
+    return max(one, each), Pair(rules, adds[None] if one >= each else np.vstack([adds, np.eye(len(adds))]))
+
+
+def rules_of(
+    rows: Rows,
+    terms: Sequence[Term],
+    f: Values,
+    noise: float,
+    heights: Float64[np.ndarray, "outputs bits"],
+    strongest: Sequence[int],
+) -> list[Pair]:
+    """Pair the strongest terms for what f leaves, in the order of how much each pair lowers the loss beyond the price
+    of its rules. noise: see `Smooth`."""
     slope, curve = (np.broadcast_to(of, f.shape) for of in rows.slopes(f))
-    few, cuts, before = *coarse(rows), rows.losses(f)
-    bins = np.array([len(of) + 1 for of in cuts])
-    strongest = [i for i in np.argsort(-strength)[:TRIED].tolist() if not terms[i].slope]
-    least, found = max(FEWEST, round(SHARE * len(f))), list[tuple[float, Pair]]()
-    products = dict[tuple[int, int], tuple[float, Pair]]()
-    if rows.outputs == 1 and GRIDS:
-        axes = axes_of(rows, terms, sorted(strongest), heights[0], curve[:, 0])
-        for gain, own, pair in grids_of(rows, axes, slope[:, 0], curve[:, 0], noise):
-            if gain > products.get(own, (0.0, pair))[0]:
-                products[own] = gain, pair
-    for a, b in combinations(sorted(strongest), 2):
-        columns = {terms[a].inputs, terms[b].inputs}
-        tree = grown(few, slope, curve, bins, np.array([*terms[a].inputs, *terms[b].inputs]), least, DEPTH)
-        leaves = [tuple((j, int(cuts[j][cut]), on) for j, cut, on in path) for path in tree.paths()]
-        gain = (before - rows.losses(f + tree.of(few))).sum() / noise - RULE * len(leaves)
-        if gain > 0 and all(any(j in own for path in leaves for j, *_ in path) for own in columns):
-            usual = max(leaves, key=lambda path: holds(path, rows.codes).sum())
-            kept = [path for path in leaves if path != usual]
-            best = gain, Pair(kept, np.eye(len(kept)))
-            if (a, b) in products:
-                best = max(best, products.pop((a, b)), key=lambda one: one[0])
-            found.append(best)
-    found += products.values()
-    return [pair for _, pair in sorted(found, key=lambda one: -one[0])]
-
-
-def coarse(rows: Rows) -> tuple[Int64[np.ndarray, "rows inputs"], list[Int64[np.ndarray, " cuts"]]]:
-    """At most `COARSE` thresholds of each input, at its quantiles: how many of these a row reaches, and which they
-    are."""
-    codes, cuts = rows.codes.astype(np.int64), list[np.ndarray]()
-    for j, count in enumerate(rows.counts):
-        chosen = np.arange(count)
-        if count > COARSE:
-            chosen = np.unique(np.quantile(codes[:, j], np.arange(1, COARSE + 1) / (COARSE + 1)).astype(np.int64))
-            chosen = chosen[chosen < count]
-            codes[:, j] = np.searchsorted(chosen, codes[:, j])
-        cuts.append(chosen)
-    return codes, cuts
+    axes = [axis for i in strongest if not terms[i].slope for axis in axes_of(rows, terms[i], i, heights, curve)]
+    pairs = [(a, b) for a, b in combinations(axes, 2) if a.term != b.term]
+    grids = [(*grid(a, b, slope, curve, noise), (a.term, b.term)) for a, b in pairs]
+    best = dict[tuple[int, int], Pair]()
+    for gain, pair, own in sorted(grids, key=lambda one: -one[0]):
+        if gain > 0:
+            best.setdefault(own, pair)
+    return [*best.values()]
 
 
 @dataclass(frozen=True)
@@ -379,7 +328,7 @@ class Design:
         return replace(self, x=self.x * np.isin(self.own % terms, chosen).astype(np.float32))
 
     def with_rules(self, terms: int, pairs: Sequence[Pair], codes: np.ndarray) -> Design:
-        """With the rules of these pairs, each pair a term."""
+        """With the rules of these pairs: the product is a term, and so is what the rules of a pair add beside it."""
         held = [np.stack([holds(rule, codes) for rule in pair.rules], 1) @ pair.parts.T for pair in pairs]
         own = [2 * (terms + place) + (k > 0) for place, pair in enumerate(pairs) for k in range(len(pair.parts))]
         return replace(self, x=np.hstack([self.x, *held]).astype(np.float32), own=np.array([*self.own, *own]))
@@ -415,7 +364,8 @@ def path(
     if count > most:
         design = design.kept(count, np.argsort(-strength, kind="stable")[:most])
         plain = smooth(rows, design.x, design.own, plain.spread, MORE_ROUNDS, plain.noise)
-    pairs = rules_of(rows, terms, plain.of(design.x), plain.noise, strength, heights)[: options.pairs] if options.pairs else []
+    strongest = sorted(np.argsort(-strength)[:TRIED].tolist()) if options.pairs else []
+    pairs = rules_of(rows, terms, plain.of(design.x), plain.noise, heights, strongest)[: options.pairs]
     made = dict[int, list[Fit]]()  # by the number of pairs that there are
     for some in sorted({0, options.pairs, *(few for few in SOME if few < options.pairs)}):
         there = pairs[:some]
@@ -474,12 +424,11 @@ def stepped(
                     cell = rows.codes[blank.argmax(), j]
                     bits[:, k, first[[*one.flags]]] -= (made[:, cell] - values[cell])[:, None]
             bits[:, k, first[[*one.flags]]] += own[first[[*one.flags]]]
-    of_rules, place = dict[And, np.ndarray](), found.heights.shape[1] - sum(len(pair.parts) for pair in pairs)
+    of_rules, place = dict[And, np.ndarray](), heights.shape[1] + len(design.trends) + 1
     for pair in pairs:
         own = pair.parts.T @ found.heights[:, place : place + len(pair.parts)].T
+        of_rules |= zip(pair.rules, own, strict=True)
         place += len(pair.parts)
-        for rule, value in zip(pair.rules, own, strict=True):
-            of_rules[rule] = of_rules.get(rule, 0.0) + value
     return [Fit(bits[i], of_rules, bias[i]) for i in range(len(prices))]
 
 
