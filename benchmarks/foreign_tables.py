@@ -114,7 +114,7 @@ NUMBERED = (
     Foreign("lme4", "VerbAgg", "r2", True, ("resp",), every=2),
     Foreign("geepack", "ohio", "resp", True),
 )
-# they judge the readable recipe, which was chosen on those of CHOOSE
+# they judged the readable recipe, which was chosen on those of CHOOSE; since then it is chosen on these too
 READABLE = (
     Foreign(
         "Ecdat", "Griliches", "lw", drop=("rns80", "mrt80", "smsa80", "age80", "school80", "expr80", "tenure80", "lw80")
