@@ -156,12 +156,11 @@ def test_a_word_among_numbers_is_missing_where_that_is_asked(
     assert len(out.splitlines()) == 7
 
 
-@pytest.mark.parametrize("dtype", [object, "category"])
-def test_a_column_of_numbers_that_becomes_a_category_is_warned_of(dtype: Any) -> None:
+def test_a_column_of_numbers_that_becomes_a_category_is_warned_of() -> None:
     frame = ages()
     frame["age"] = (frame["age"] // 10).astype(int).astype(object)
     frame.loc[5, "age"] = "unknown"
-    frame["age"] = frame["age"].astype(str).astype(dtype)
+    frame["age"] = frame["age"].astype(str).astype(object)
     with pytest.warns(UserWarning, match=r"'age' mixes 99 numbers with 1 text \(first 'unknown', row 6\)"):
         HtafClassifier(**TINY).fit(frame[["age", "seen"]], frame["y"])
 
@@ -288,10 +287,7 @@ def test_numbers_with_a_unit_are_numbers_everywhere(tmp_path: Path) -> None:
     assert inputs.tobytes() == expected.tobytes()
     assert [note.kind for note in notes] == ["ignored target"]
     plain = frame.assign(weight=[*frame["weight"][:100], *map(str, weight[100:])])
-    inputs, notes = made.transform_with_notes(plain)
-    assert inputs.tobytes() == expected.tobytes()
-    assert "column 'weight': 20 rows without the unit '#kg' of the training, read as if it were there" in told(notes)
-    assert "column 'weight': 120 rows without the unit" in str(told(made.transform_with_notes(table.features)[1]))
+    assert made.transform(plain).tobytes() == expected.tobytes()
     with pytest.raises(DataError, match="expected a number in '#kg', got '5 lb'"):
         made.transform(frame.assign(weight="5 lb"))
     assert read_values(made.columns[0], frame["weight"]).tolist() == weight.tolist()
@@ -373,23 +369,6 @@ def test_few_texts_with_a_unit_are_classes() -> None:
     assert from_frame(frame, "size", task="regression").target.tolist()[:2] == [5, 10]
     many = pd.DataFrame({"x": range(40), "size": [f"{i % 15} kg" for i in range(40)]})
     assert from_frame(many, "size", task="classification").task == "classification"
-
-
-@pytest.mark.parametrize(
-    ("values", "noted"),
-    [
-        (np.arange(1, 41), True),
-        (np.delete(np.arange(1, 46), [3, 9, 20, 21, 30]), True),
-        (np.random.default_rng(0).permutation(60)[:40], True),
-        (np.cumsum(np.random.default_rng(0).integers(1, 99, 40)), True),
-        (np.random.default_rng(0).integers(0, 10_000, 40), False),
-        (np.arange(40) + 0.5, False),
-        (np.arange(40) // 2, False),
-    ],
-)
-def test_a_column_of_row_numbers_is_noted_with_gaps_too(values: np.ndarray, noted: bool) -> None:
-    table = from_frame(pd.DataFrame({"n": values, "x": np.arange(40) % 7, "y": np.arange(40) % 2}), "y")
-    assert any("'n' looks like a row number" in note for note in told(table.notes)) == noted
 
 
 def test_another_value_of_a_flag_is_told() -> None:

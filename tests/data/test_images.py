@@ -236,7 +236,7 @@ def test_json_keeps_every_bit() -> None:
         ({"mean": [0.1, 0.2]}, "mean and std: expected 3 values each, got 2 and 3"),
         ({"std": [0.1, 0.2, 0]}, "expected finite means and std > 0"),
         ({"channels": 2}, "channels: expected 1 or 3, got 2"),
-        ({"size": [32]}, "preprocessing size: expected a list of 2, got [32]"),
+        ({"size": [32]}, "preprocessing size: expected tuple[int, int], got [32]"),
         ({"size": [32, 0]}, "size: expected (H, W) of 1 or more, got (32, 0)"),
         ({"extra": 1}, "preprocessing: expected the keys"),
     ],
@@ -251,13 +251,14 @@ def test_files_are_read_as_in_training(tmp_path: Path) -> None:
     assert isinstance(images.train, FilePart)
     fitted = fit_preprocessor(images, torch.arange(len(images.train)))
     paths = [images.train.folder / images.train.names[row] for row in (4, 0)]
-    assert torch.equal(fitted.read(paths), images.train.batch(torch.tensor([4, 0])))
-    assert torch.equal(fitted.read([str(path) for path in paths]), fitted.read(paths))
-    assert fitted.read([]).shape == (0, 3, 66, 66)
+    assert torch.equal(fitted.read_each(paths)[0], images.train.batch(torch.tensor([4, 0])))
+    assert torch.equal(fitted.read_each([str(path) for path in paths])[0], fitted.read_each(paths)[0])
+    assert fitted.read_each([])[0].shape == (0, 3, 66, 66)
     (tmp_path / "bad.png").write_bytes(b"no image")
-    with pytest.raises(DataError, match=r"bad.png: expected an image, got a file of another kind"):
-        fitted.read([paths[0], tmp_path / "bad.png"])
-    grey = ImagePreprocessor((0.5,), (0.5,), (8, 8), 1, ("a", "b")).read(paths)
+    assert "bad.png: expected an image, got a file of another kind" in str(
+        fitted.read_each([paths[0], tmp_path / "bad.png"])[1][1]
+    )
+    grey = ImagePreprocessor((0.5,), (0.5,), (8, 8), 1, ("a", "b")).read_each(paths)[0]
     assert grey.shape == (2, 1, 8, 8)
 
 

@@ -484,17 +484,15 @@ def test_grouping_takes_missing_and_signed_zero_as_equal() -> None:
 
 
 def test_whole_numbers_beyond_float64_are_not_merged(tmp_path: Path) -> None:
-    """2^53 + 1 becomes 2^53 in float64: classes that differ there are refused, and so are targets that become one."""
-    few = frame().assign(y=[2**53 + row % 5 for row in range(40)])
-    many = frame().assign(y=[2**63 + row for row in range(40)])
-    for table, first in ((few, 2**53 + 1), (many, 2**63 + 1)):
-        for name in ("table.csv", "table.parquet"):
-            path = tmp_path / name
-            table.to_csv(path, index=False) if name.endswith("csv") else table.to_parquet(path)
-            with pytest.raises(DataError, match=f"column 'y', row 2: .* float64 can hold, .*, got {first}:"):
-                load(path, target="y")
+    """2^53 + 1 becomes 2^53 in float64: classes that differ there are refused."""
+    table = frame().assign(y=[2**53 + row % 5 for row in range(40)])
+    for name in ("table.csv", "table.parquet"):
+        path = tmp_path / name
+        table.to_csv(path, index=False) if name.endswith("csv") else table.to_parquet(path)
+        with pytest.raises(DataError, match=f"column 'y', row 2: .* float64 can hold, .*, got {2**53 + 1}:"):
+            load(path, target="y")
     spread = frame().assign(y=[2**63 + row * 10**15 + 1 for row in range(40)])
-    assert load(saved(tmp_path, spread), target="y").task == "regression", "rounded, but all different still"
+    assert load(saved(tmp_path, spread), target="y").task == "regression", "rounded, which a note says"
     feature = saved(tmp_path, frame().assign(x=[2**63 + row for row in range(40)]))
     notes = told(load(feature, target="y").notes)
     assert any(

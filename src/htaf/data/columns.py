@@ -14,9 +14,9 @@ from jaxtyping import Bool, Float64, Int64, Shaped
 
 from htaf._ground.errors import listed, option
 from htaf.data import stored
-from htaf.data.dates import ORDERS, PARTS, YEAR_FIRST, has_zone, native, numbers, read, zone_name
+from htaf.data.dates import ORDERS, PARTS, YEAR_FIRST, has_zone, native, numbers, read
 from htaf.data.notes import Note
-from htaf.data.numerals import form_of, has_decimal_comma, like_number, units_of
+from htaf.data.numerals import form_of, has_decimal_comma, parts_of, units_of
 from htaf.data.reading import DataError, finite_numbers, is_date, is_number, is_text, to_text
 
 # A range below these cannot be told from rounding in float32, and MinMaxScaler takes it for a constant
@@ -98,13 +98,13 @@ class Target:
 
 
 def numbers_as_text(column: pd.Series) -> tuple[str, ...] | None:
-    """Of texts of which nine tenths are numbers, dates, times or intervals, in any unit, or are written alike but for
-    their digits: the first of these that is no plain number, "" where all are plain; then, where they have several, the
-    units, or the name of its time zone. Else None."""
+    """Of texts of which nine tenths are numbers in any unit, or, where they are many, are written alike but for their
+    digits: the first of these that is no plain number, "" where all are plain; then, where they have several, the
+    units. Else None."""
     present = column.dropna()
     some = np.unique(np.linspace(0, len(present) - 1, min(len(present), 1000)).astype(int))
     known = [text for text in to_text(present.iloc[some]) if text is not None]
-    numbers = [text for text in known if like_number(text) or has_decimal_comma(text) or zone_name(text)]
+    numbers = [text for text in known if parts_of(text) or has_decimal_comma(text)]
     if len(numbers) < MOSTLY * len(known) and len({*known}) > MOST_ONE_HOT:
         forms = [form for form, _ in Counter(map(form_of, known)).most_common(3) if form.startswith("#")]
         numbers = [text for text in known if form_of(text) in forms]
@@ -115,7 +115,7 @@ def numbers_as_text(column: pd.Series) -> tuple[str, ...] | None:
     written, units = next((text for text in numbers if not is_number(text)), plain), units_of(numbers)
     if written is None:
         return None
-    return written, *(units if len(units) > 1 else filter(None, [zone_name(written)]))
+    return written, *(units if len(units) > 1 else ())
 
 
 def category_values(column: pd.Series) -> Shaped[np.ndarray, " rows"]:
@@ -261,8 +261,6 @@ def _learn_date(
         notes.append(Note("dropped in training", name, values=(why,)))
         return Column(name, "dropped")
     first, filled = known[0], known[(len(known) - 1) // 2]
-    if missing := len(values) - len(known):
-        notes.append(_about_blanks(name, missing, str(filled.astype("M8[D]")), flagged, one))
     ranges = {part: (float(found.min()), float(found.max())) for part, found in numbers(known, first).items()}
     outputs = tuple(part for part, (low, high) in ranges.items() if low < high)
     return Column(
@@ -270,12 +268,6 @@ def _learn_date(
         highs=tuple(ranges[part][1] for part in outputs), order=order or YEAR_FIRST, first=str(first),
         filled=str(filled), missing=flagged, zoned=has_zone(column),
     )  # fmt: skip
-
-
-def _about_blanks(name: str, count: int, filled: str, flagged: bool, only: bool) -> Note:
-    more = ", with an input that is 1 where there is none, as the target differs" if flagged else ""
-    how = f"an input that is 1 where there is none, else {filled}" if only else f"set to the median, {filled}{more}"
-    return Note("missing in training", name, count, (how,))
 
 
 def _learn_category(
@@ -294,8 +286,6 @@ def _learn_category(
     if len(categories) == 1:
         notes.append(Note("dropped in training", name, values=(f"one value, {categories[0] or 'missing'!r},",)))
         return Column(name, "dropped")
-    if MISSING in counts:
-        notes.append(Note("missing in training", name, counts[MISSING], ("a category of their own",)))
     if len(categories) > MOST_ONE_HOT and wanted[0]:
         most = max(1, MOST_CELLS // len(wanted[0]))  # the others have the mean of all rows
         categories = tuple(sorted(sorted(categories, key=lambda category: -counts[category])[:most]))
@@ -303,7 +293,6 @@ def _learn_category(
         frequent = _frequent(categories, counts)
         own = np.array([[float(category == one) for one in frequent] for category in categories])
         table = np.hstack([found, own.reshape(len(categories), -1)])
-        notes.append(Note("encoded", name, len(counts), (len(frequent), len(categories))))
         return Column(
             name, "encoded", categories=categories,
             outputs=(*wanted[0], *(f"is {category}" if category else "has no value" for category in frequent)),
@@ -314,8 +303,6 @@ def _learn_category(
     rare = [value for value in categories if counts[value] < RARE] if len(values) >= RARE_AMONG else []
     if len(rare) < 2 or len(rare) == len(categories):
         return Column(name, "category", categories=categories)
-    rows = sum(counts[value] for value in rare)
-    notes.append(Note("rare", name, rows, (len(rare), RARE)))
     kept = tuple(value for value in categories if value not in rare)
     return Column(name, "category", categories=kept, other=True)
 
@@ -342,7 +329,6 @@ def _learn_number(
     fill = float(np.median(plain)) if plain.size else 0.0
     if not math.isfinite(high - low) or not math.isfinite(fill):
         raise DataError(f"column {name!r}: expected a range within float64, got {low:g} to {high:g}")
-    missing = int(np.isnan(values).sum())
     one = bool(plain.size) and high - low <= max(RELATIVE_RANGE * max(abs(low), abs(high)), ABSOLUTE_RANGE)
     flagged = _blanks_tell(np.isnan(values), wanted, one)
     if one or not plain.size:
@@ -352,12 +338,8 @@ def _learn_number(
             notes.append(Note("dropped in training", name, values=(why,)))
         if not codes and not flagged:
             return Column(name, "dropped")
-    if missing and (flagged or not one) and plain.size:
-        notes.append(_about_blanks(name, missing, f"{fill:g}", flagged, one))
     if one or not plain.size:
         low = high = fill = fill if flagged else 0.0  # of a flag its value
-    if codes:
-        notes.append(Note("codes", name, values=tuple((code, int((values == code).sum())) for code in codes)))
     return Column(name, "number", low, high, min(max(fill, low), high), codes, flagged)
 
 

@@ -34,7 +34,6 @@ _DATE = re.compile(
     re.IGNORECASE,
 )
 _ZONE = re.compile(r":\d{2}.*(?:Z|UTC|GMT|[+-]\d{2}:?\d{2})$", re.IGNORECASE)  # of a text that is a date
-_ZONE_NAME = re.compile(r"(.*:\d{2}) ?([A-Z]{2,5})")
 _NONE, _YEAR, _NUMBERS, _NAME = range(4)  # how a text was written
 _SAMPLE = 200
 _MOSTLY = 0.9  # share of dates from which the other texts of a column are taken for mistakes
@@ -134,13 +133,6 @@ def find(name: str, column: pd.Series, text: Callable[[], Shaped[np.ndarray, " r
     return Dates(order, np.append(values, np.datetime64("NaT", "us"))[codes], either, str(texts[0]), zoned)
 
 
-def zone_name(text: str) -> str:
-    """Return the name of a time zone that ends a date and time, such as CEST; its offset is not known. Empty without
-    one."""
-    found = _ZONE_NAME.fullmatch(text)
-    return found[2] if found and _DATE.fullmatch(found[1]) else ""
-
-
 def _may_be(column: pd.Series) -> bool:
     """Return whether half or more of a sample of the texts are dates."""
     some = column.dropna()
@@ -158,19 +150,9 @@ def among(column: pd.Series, text: Shaped[np.ndarray, " rows"]) -> tuple[int, in
     """
     if not _may_be(column):
         return None
-    codes, texts = pd.factorize(text)  # missing: -1
-    scanned = _scan(texts)
-    wrong = scanned[:, 0] == _NONE
-    for order in ORDERS[:3]:  # such as 2012-02-31, in whatever order
-        if not (bad := wrong | np.isnat(_values(scanned, order))).all():
-            wrong = bad
-            break
-    rows = np.append(wrong, False)[codes]
-    known = int((codes >= 0).sum()) - int(rows.sum())
-    if not known or not rows.any():
-        return None
-    row = int(np.argmax(rows))
-    return known, int(rows.sum()), str(text[row]), row + 1
+    others = [row for row, value in enumerate(text) if value is not None and _DATE.fullmatch(value) is None]
+    known = sum(value is not None for value in text) - len(others)
+    return (known, len(others), str(text[others[0]]), others[0] + 1) if known and others else None
 
 
 def _row(codes: Int64[np.ndarray, " rows"], place: int) -> int:

@@ -168,8 +168,6 @@ def _key(part: Part, row: int, *, whole: bool) -> int | bytes | str:
 def _equal(train: Part, test: Part) -> list[list[int]]:
     """Groups of equal images: rows of the training part, then those of the test part. Of files those of one size alone
     are read."""
-    if type(train) is not type(test):  # pixels and files cannot be compared
-        return []
     border = len(train)
     groups = [[*range(border + len(test))]]
     for whole in (False, True):
@@ -258,12 +256,11 @@ def split(images: Images, *, train: int | float = 0, validation: int | float = 0
 
 def _share(what: str, amount: int | float, number: int, classes: int, rows: int) -> int:
     """Return how many rows of class `number` belong to an amount."""
-    if isinstance(amount, float) and not amount.is_integer():
-        if not 0 < amount < 1:
-            raise DataError(f"{what}_images: expected a whole number >= 0 or a fraction below 1, got {amount}")
-        return max(1, round(amount * rows))
-    if amount < 0 or (amount == 1.0 and isinstance(amount, float)):
+    fraction = isinstance(amount, float) and (amount == 1 or not amount.is_integer())
+    if not (0 < amount < 1 if fraction else amount >= 0):
         raise DataError(f"{what}_images: expected a whole number >= 0 or a fraction below 1, got {amount}")
+    if fraction:
+        return max(1, round(amount * rows))
     if 0 < amount < classes:
         raise DataError(f"{what}_images: expected at least {classes}, one for each class, got {amount}")
     return int(amount) // classes + (number < int(amount) % classes)
@@ -336,20 +333,9 @@ class ImagePreprocessor:
         constants = torch.tensor([scale, shift], dtype=torch.float32, device=pixels.device).view(2, 1, -1, 1, 1)
         return pixels.to(torch.float32).mul_(constants[0]).add_(constants[1])
 
-    def read(self, paths: Sequence[str | Path]) -> UInt8[Tensor, "b c h w"]:
-        """Image files of any kind and size, brought to colour and size as in training.
-
-        Args:
-            paths: b files.
-        Returns:
-            uint8 [b, C, H, W], for `normalise`.
-        Raises:
-            DataError: a file is missing or cannot be read as an image.
-        """
-        return read_files([Path(path) for path in paths], self.channels, self.size, strict=True)
-
     def read_each(self, paths: Sequence[str | Path | bytes]) -> tuple[UInt8[Tensor, "b c h w"], list[DataError | None]]:
-        """As `read`, with zeros for files that cannot be read, and for each file the error or None.
+        """Return image files of any kind and size, brought to colour and size as in training: uint8 [b, C, H, W], for
+        `normalise`, with zeros for files that cannot be read, and for each file the error or None.
 
         Bytes are the content of a file, of a kind in `image_reading.FORMATS`; their error begins with "image: ".
         """

@@ -175,23 +175,6 @@ def _outside(note: Note) -> str:
     return f"{note.column} ({counted(note.count, 'row')}, {beyond} where training had {shown[2]} to {shown[3]})"
 
 
-def _encoded(note: Note) -> str:
-    """count: of categories. values: how many of them have an input of their own too, and how many have a mean."""
-    own, kept = counted(note.values[0], "most frequent one"), note.values[1]
-    more = f"; the {own} also as 0 or 1" if note.values[0] else ""
-    more += f"; only the {kept:,} most frequent, the others have the mean of all rows" if kept < note.count else ""
-    return (
-        f"column {note.column!r}: {note.count:,} categories, each replaced by the target's mean in it, closer to the "
-        f"mean of all rows where it has few{more}"
-    )
-
-
-def _codes(note: Note) -> str:
-    """values: each code with its rows."""
-    each = ", ".join(f"{code:g} ({counted(rows, 'training row')})" for code, rows in note.values)
-    return f"column {note.column!r}: one input for each of the codes {each}"
-
-
 def _mixed(note: Note) -> str:
     """count: of texts. values: how many values are no texts, what these are, and the first text."""
     known, what, first = note.values
@@ -221,11 +204,6 @@ def _total_row(note: Note) -> str:
     """values: what it says, or nothing."""
     said = repr(note.values[0]) if note.values[0] else "the largest value is the sum of the others"
     return f"{_words(note)['row']} looks like a total of the others ({said}): delete it, else it counts as a row"
-
-
-def _row_number(note: Note) -> str:
-    leave_out = option(f"--exclude {note.column!r}", f"frame.drop(columns={note.column!r})")
-    return f"column {note.column!r} looks like a row number and is kept: {leave_out} if it is one"
 
 
 def _rows_in_time(note: Note) -> str:
@@ -288,15 +266,13 @@ def _never_predicted(note: Note) -> str:
 NUMBERS_AS_TEXT = "its values are numbers: pandas.to_numeric(..., errors='coerce') makes it a number column"
 
 
-def why_text(written: str, *names: str) -> str:
+def why_text(written: str, *units: str) -> str:
     """Return why a text is not read as a number or a date, and how to write it.
 
-    names: the units of several such texts, or the name of its time zone.
+    units: of several such texts.
     """
-    if len(names) > 1:
-        return f"its numbers are in {listed(names, 5)}, such as {written!r}: write all in one unit"
-    if names:
-        return f"{written!r} names a time zone, {names[0]!r}: write its offset, as in 2012-01-31 13:00+01:00"
+    if units:
+        return f"its numbers are in {listed(units, 5)}, such as {written!r}: write all in one unit"
     from htaf.data.numerals import has_decimal_comma  # needs numpy, which flags and help do not wait for
 
     if has_decimal_comma(written):
@@ -314,7 +290,7 @@ UNEXPECTED = frozenset(
      "far value", "classes alike", "never predicted", "few for a threshold"}
 )  # fmt: skip
 # how other rows are unlike those of training: `predict` of an estimator warns of it
-UNLIKE = frozenset({"ignored", "without", "none seen", "unseen", "outside"})
+UNLIKE = frozenset({"ignored", "without", "unseen", "outside"})
 SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # a file
     "encoding": _encoding,
@@ -332,7 +308,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "leading zeros": "column {column!r} is text: {values[0]!r} begins with 0, as codes do; write numbers without zeros "
     "at the front to have them as such",
     "unit": "column {column!r}: numbers in {values[0]!r}, {values[1]!r} read as {values[2]:g}; # is the number",
-    "without": "column {column!r}: {count:row} without {values[0]} of the training, read as {values[1]}",
+    "without": "column {column!r}: {count:row} without the time zone of the training, read as UTC",
     "rounded": "column {column!r}: whole numbers beyond 2^53 are rounded (first {values[0]}, {row}); of names, put a "
     "letter before each",
     "mixed": _mixed,
@@ -347,11 +323,9 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "no group": "column {column!r}: {count:row} without a group, each its own",
     "dropped": "column {column!r} dropped: {values[0]}",
     "number as text": lambda note: f"column {note.column!r} is text: {why_text(*note.values)}",
-    "row number": _row_number,
     "total row": _total_row,
     "far value": "column {column!r}: {count:row} with {values[0]}, far from all others ({values[1]} to {values[2]}): "
     "leave it blank where it stands for a missing value",
-    "none seen": "WARNING: column {column!r}: none of {count:,} rows has a category of the training, {names}",
     "repeated": "{count:row} repeating an earlier row; a grouped split keeps them on one side",
     # its target
     "task": "task {values[0]} inferred: target {column!r} holds {values[1]}",
@@ -364,10 +338,6 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # what its training part says
     "dropped in training": "column {column!r} dropped: {values[0]} in the training part",
     "one category": "column {column!r}: one category each: {spellings}",
-    "encoded": _encoded,
-    "rare": "column {column!r}: {values[0]} categories with fewer than {values[1]} training rows are one input, "
-    "'other' ({count:row})",
-    "codes": _codes,
     # its parts, before a training
     "gives the target away": "WARNING: column {column!r} alone predicts the target {values[2]!r} almost perfectly "
     "({values[0]} {values[1]:.4g} on {count:,} training rows): exclude it unless it is known when you predict",
@@ -395,7 +365,6 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
 OF_COLUMNS: dict[str, tuple[str, str | Callable[[Note], str]]] = {
     "asked": ("no inputs, as asked", "{column!r} ({values[0]})"),
     "missing": ("missing values", "{count:,} in {column!r}"),
-    "missing in training": ("missing training values", "{count:,} in {column!r} ({values[0]})"),
     "median": ("missing values set to the training median", "{count:,} in {column!r} ({values[0]})"),
     "outside": ("values outside the range of training", _outside),
 }

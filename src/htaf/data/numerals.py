@@ -20,15 +20,10 @@ _NUMBER = re.compile(
 )
 _DURATION = re.compile(r"(-?\d+) days?(?: \+?(\d\d):(\d\d):(\d\d(?:\.\d+)?))?")  # as pandas writes it
 _TIME = re.compile(rf"({_SIGN})?(\d{{1,3}}):([0-5]\d)(?::([0-5]\d(?:\.\d+)?))?(?: ?([ap])\.?m\.?)?", re.IGNORECASE)
-_APART = re.compile(r" (?:-|to|bis) |/|\.\.|[\u2013\u2014]"), re.compile("-")  # between the ends of an interval
-_DAY = re.compile(r"\d{4}-\d\d?(?:-\d\d?)?|\d\d?([./])\d\d?\1\d{2,4}|\d\d?\.?[ -][^\W\d_]{3,}\.?[ -]\d{2,4}")
 _COMMA = re.compile(rf"{_SIGN}?(?:\d+|\d{{1,3}}(?:\.\d{{3}})+),\d+")
-_BOUND = re.compile(r"[<>≤≥]=? ?(.+)|(.+?) ?\+|[\[(](.+)[\])]")
 BLANKS = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "?", "<na>"})  # texts in place of a value, in any case
 DURATION = "# days #:#:#"  # the unit of durations
 TIME = "#:#"  # the unit of times of the day and of durations, in hours
-RACE = "#:#:# or #:#"  # of hours with minutes and seconds beside minutes and seconds alone, in hours
-SHARE = "#% or #"  # percents beside plain shares, 55.2% beside .552
 _TIMES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "mn": 1e6, "B": 1e9, "bn": 1e9}
 TIMES = "#kMB"  # ends the unit of numbers of which some are in thousands, millions or billions
 # of thousands and of decimals, as the numbers of a file show them; "": they show neither
@@ -70,11 +65,6 @@ def _hours(text: str) -> float | None:
     return -value if sign in ("-", "\u2212") else value
 
 
-def _race(text: str) -> float | None:
-    value = _hours(text)
-    return value / 60 if value is not None and text.count(":") == 1 else value
-
-
 def _days(text: str) -> float | None:
     found = _DURATION.fullmatch(text)
     if found is None:
@@ -83,33 +73,31 @@ def _days(text: str) -> float | None:
     return (int(days) * SECONDS + int(hours) * 3600 + int(minutes) * 60 + float(seconds)) / SECONDS
 
 
-_OF_TIME = {DURATION: _days, TIME: _hours, RACE: _race}
+_OF_TIME = {DURATION: _days, TIME: _hours}
 
 
 def unit_of(texts: Iterable[str | None]) -> str | None:
     """Find the unit in which each of the texts is a number, as "#" between what stands before and after: "$#", "#%",
-    "#kg"; `DURATION` of such as pandas writes, `TIME`, `RACE`, `SHARE`, or one that ends with `TIMES`; None where they
-    do not agree on one, or have none."""
+    "#kg"; `DURATION` of such as pandas writes, `TIME`, or one that ends with `TIMES`; None where they do not agree on
+    one, or have none."""
     given = [text for text in texts if text is not None]
     if given and all(_days(text) is not None for text in given):
         return DURATION
     if given and all(_hours(text) is not None for text in given):
         colons = [text.count(":") for text in given]
         no_day = any(count == 1 and abs(_hours(text) or 0) >= 24 for count, text in zip(colons, given, strict=True))
-        return RACE if 2 in colons and no_day else TIME
-    found: dict[tuple[str, str], list[float]] = {}
+        return None if 2 in colons and no_day else TIME  # 45:10 beside 1:02:03 is of minutes and seconds
+    found = set[tuple[str, str]]()
     for text in given:
         if (parts := parts_of(text)) is None:
             return None
-        found.setdefault(parts[1:], []).append(abs(parts[0]))
+        found.add(parts[1:])
     befores, afters = {before for before, _ in found}, {after for _, after in found}
     if len(found) == 1:
         ((before, after),) = found
         return f"{before}#{after}" if before or after else None
     if len(befores) == 1 and afters <= {*_TIMES}:
         return befores.pop() + TIMES
-    if {*found} == {("", ""), ("", "%")} and max(found["", ""]) <= 1:
-        return SHARE
     return None
 
 
@@ -125,14 +113,7 @@ def number_in(text: str, unit: str = "") -> float | None:
     value, before, after = found
     if unit.endswith(TIMES) and before == unit.removesuffix(TIMES) and after in _TIMES:
         return value * _TIMES[after]
-    if unit == SHARE and not before and after == "%":
-        return value / 100
     return value if f"{before}#{after}" in ("#", unit) else None
-
-
-def may_lack(unit: str) -> bool:
-    """Return whether plain numbers are among those that `unit_of` gave this unit."""
-    return unit == SHARE or unit.endswith(TIMES)
 
 
 def units_of(texts: Iterable[str]) -> tuple[str, ...]:
@@ -144,18 +125,6 @@ def units_of(texts: Iterable[str]) -> tuple[str, ...]:
 def has_decimal_comma(text: str) -> bool:
     """Return whether a text is a number with a decimal comma, such as 12,5 or 1.139,99."""
     return _COMMA.fullmatch(text) is not None and number_in(text) is None
-
-
-def like_number(text: str) -> bool:
-    """Return whether a text is a number in any unit, a time, a bound such as 65+, or an interval of these."""
-    if (bound := _BOUND.fullmatch(text)) is not None:
-        text = next(part for part in bound.groups() if part is not None)
-    ends = [text], *(apart.split(text) for apart in _APART), re.split("[,;]", text) if bound else [""]
-    return any(len(some) <= 2 and all(map(_one_number, map(str.strip, some))) for some in ends)
-
-
-def _one_number(text: str) -> bool:
-    return any(read(text) is not None for read in (parts_of, _hours, _days, _DAY.fullmatch))
 
 
 def form_of(text: str) -> str:

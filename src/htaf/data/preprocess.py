@@ -15,7 +15,6 @@ from htaf.data.columns import (
     KEYS,
     MOST_CELLS,
     OTHER,
-    RARE,
     Column,
     Target,
     cross_fitted,
@@ -29,7 +28,7 @@ from htaf.data.columns import (
     truth_as_numbers,
 )
 from htaf.data.notes import MOST_NAMED, OF_COLUMNS, Note, lists, to_record
-from htaf.data.numerals import Separators, may_lack
+from htaf.data.numerals import Separators
 from htaf.data.reading import (
     DataError,
     Frame,
@@ -261,7 +260,7 @@ class Preprocessor:
             for column in wanted:
                 raw = _taken(features[column.name], rows)
                 values, at = read_values(column, raw), self._inputs[column.name, column.kind].start
-                _note_unlike_written(column, raw, notes)
+                _note_without_zone(column, raw, notes)
                 for place in self._inputs[column.name, "missing"]:
                     inputs[:, place] = pd.isna(values)
                 if column.kind == "category":
@@ -410,8 +409,6 @@ def _one_hot(column: Column, values: Shaped[np.ndarray, " rows"], notes: list[No
         if column.other:
             which, instead = "rare in training or not seen", f"input {column.name}={OTHER}"
         notes.append(_about_unseen(which, instead, column, unseen))
-    if len([*filter(None, unseen)]) >= RARE and not any(column.categories[place] for place in found[found >= 0]):
-        notes.append(Note("none seen", column.name, len(found), tuple(filter(None, column.categories))))
     return np.where(found < 0, len(column.categories), found) if column.other else found
 
 
@@ -453,16 +450,10 @@ def _date(
     return (_scaled(parts[part], column, output) for output, part in enumerate(column.outputs))
 
 
-def _note_unlike_written(column: Column, raw: pd.Series, notes: list[Note]) -> None:
-    """Note numbers without the unit, and times without the time zone, that training had."""
-    if column.unit and not may_lack(column.unit):
-        plain, what = np.count_nonzero(~np.isnan(to_number(raw)[0])), (f"the unit {column.unit!r}", "if it were there")
-    elif column.zoned:
-        plain, what = dates.parsed(raw, column.order)[2].sum(), ("the time zone", "UTC")
-    else:
-        return
-    if plain:
-        notes.append(Note("without", column.name, int(plain), what))
+def _note_without_zone(column: Column, raw: pd.Series, notes: list[Note]) -> None:
+    """Note times without the time zone that training had."""
+    if column.zoned and (plain := int(dates.parsed(raw, column.order)[2].sum())):
+        notes.append(Note("without", column.name, plain))
 
 
 def _note_outside(name: str, values: Shaped[np.ndarray, " present"], low: Any, high: Any, notes: list[Note]) -> None:
@@ -474,23 +465,19 @@ def _note_outside(name: str, values: Shaped[np.ndarray, " present"], low: Any, h
         notes.append(Note("outside", name, len(outside), shown))
 
 
-def is_by_chance(note: Note, rows: int, trained: int) -> bool:
+def is_by_chance(note: Note, rows: int) -> bool:
     """Return whether values outside the range of training are as in any random part of a table.
 
-    Of m rows beside n training rows k or more are outside in a column with probability q^k (1 + k (1 - q)), with q = m
-    / (m + n). By chance are at most 1% of the rows, or k of a probability of 0.001 or more, none farther beyond the
-    range than it is wide.
+    By chance are at most 5% of the rows, or one, none farther beyond the range than it is wide.
 
     Args:
-        note: of any kind, "outside" alone can be. rows: that it is about, m. trained: n.
+        note: of any kind, "outside" alone can be. rows: that it is about.
     """
     if note.kind != "outside":
         return False
     ends = [np.datetime64(end, "us").astype(float) if isinstance(end, str) else end for end in note.values]
     low, high, least, most = ends
-    q = rows / (rows + trained)
-    near = max(least - low, high - most) <= most - least
-    return near and (note.count <= 0.01 * rows or q**note.count * (1 + note.count * (1 - q)) >= 1e-3)
+    return max(least - low, high - most) <= most - least and note.count <= max(1, 0.05 * rows)
 
 
 def _moment(value: np.datetime64) -> str:

@@ -168,27 +168,22 @@ def _how_to_write(text: str, unit: str) -> str:
     return f": write it as in training, such as {example!r}" if unit and written else ""
 
 
-def lost_digits(column: pd.Series, values: Float64[np.ndarray, " rows"]) -> tuple[int, bool] | None:
-    """Return the first row (from 0) whose whole number float64 rounds, and whether different numbers become one by
-    that.
+def lost_digits(column: pd.Series, values: Float64[np.ndarray, " rows"]) -> int | None:
+    """Return the first row (from 0) whose whole number float64 rounds; None where every one is kept, as all up to 2^53
+    are.
 
     Args:
         column: any dtype, [rows].
         values: float64 [rows], the same as numbers, NaN where they are none.
-    Returns:
-        None where every whole number is kept, as all up to 2^53 are.
     """
-    first, exact, rounded = None, set(), set()
     for row in np.flatnonzero(np.isfinite(values) & (np.abs(values) >= 2**53)).tolist():
         try:
             number = int(str(column.iloc[row]).strip())
         except ValueError:
             continue  # 1e300 means the float
-        exact.add(number)
-        rounded.add(values[row])
-        if first is None and number != int(values[row]):
-            first = row
-    return None if first is None else (first, len(rounded) < len(exact))
+        if number != int(values[row]):
+            return row
+    return None
 
 
 def is_text(column: pd.Series) -> bool:
@@ -255,11 +250,6 @@ def typed(
             continue
         if name in kept:
             columns[name] = pd.Series(to_text(column), dtype=object)
-            wrong = to_number(column)[1] if isinstance(column.dtype, pd.CategoricalDtype) else np.zeros(0)
-            if wrong.any() and (numbers := int(column.notna().sum() - wrong.sum())) > 0:
-                row = int(np.argmax(wrong))
-                values = (numbers, "number", columns[name].iloc[row])
-                notes.append(Note("mixed", str(name), int(wrong.sum()), values, row + 1))
             continue
         in_text = functools.cache(functools.partial(to_text, column))
         dates = None if name == target or _has_numbers(column) else find(str(name), column, in_text)
@@ -278,8 +268,8 @@ def typed(
                 first = int(np.argmax(~np.isnan(values)))
                 notes.append(Note("unit", str(name), values=(DURATION, str(column.iloc[first]), float(values[first]))))
             notes += _about_writing(str(name), column)
-            if lost := lost_digits(column, values):
-                notes.append(Note("rounded", str(name), values=(str(column.iloc[lost[0]]),), row=lost[0] + 1))
+            if (lost := lost_digits(column, values)) is not None:
+                notes.append(Note("rounded", str(name), values=(str(column.iloc[lost]),), row=lost + 1))
             continue
         text = in_text()
         columns[name] = pd.Series(text, dtype=object)  # not pandas' own text type: None stays None

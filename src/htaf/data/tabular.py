@@ -641,8 +641,6 @@ def _drop_useless(features: pd.DataFrame, notes: list[Note]) -> pd.DataFrame:
         else:
             kept.append(name)
             notes += [] if is_text(column) else _far_value(name, column)
-            if not is_text(column) and distinct == len(column) and _numbers_rows(column):
-                notes.append(Note("row number", name))
     return features[kept]
 
 
@@ -686,18 +684,6 @@ def _far_value(name: str, column: pd.Series) -> list[Note]:
             shown = (str(one)[:10] if dates else f"{one:g}" for one in (value, rest[0], rest[-1]))
             return [Note("far value", name, int(count), tuple(shown))]
     return []
-
-
-def _numbers_rows(column: pd.Series) -> bool:
-    """Return whether numbers that are all different may be those of rows: whole ones without gaps; of 20 rows or more
-    also with gaps, where at most every other one is missing or they ascend from row to row."""
-    values = column.to_numpy()
-    if (values % 1 != 0).any():
-        return False
-    span = values.max() - values.min() + 1
-    return bool(
-        span == len(values) or (len(values) >= MIN_ROWS and (span <= 2 * len(values) or (np.diff(values) > 0).all()))
-    )
 
 
 def _fingerprint(

@@ -52,7 +52,6 @@ def infer_target(
     """
     target, text, inferred = str(raw.name), is_text(column), task is None
     distinct = column.nunique()
-    lost = None if text else lost_digits(raw, to_number(raw)[0])
     if task is None:
         whole = not text and bool((column % 1 == 0).all())
         task = "classification" if text or (whole and distinct <= MAX_INTEGER_CLASSES) else "regression"
@@ -60,12 +59,13 @@ def infer_target(
         if text:
             kind = "true and false" if set(column.str.lower()) <= {"true", "false"} else "text"
         notes.append(Note("task", target, values=(task, kind)))
-    if lost is not None and (lost[1] or task == "classification"):
+    lost = None if text or task == "regression" else lost_digits(raw, to_number(raw)[0])
+    if lost is not None:
         raise TableError(
-            f"expected whole numbers that float64 can hold, as all up to 2^53, in the target, got {raw.iloc[lost[0]]}: "
-            "subtract an offset; of names, put a letter before each",
+            f"expected classes that float64 can hold, as whole numbers up to 2^53, got {raw.iloc[lost]}: put a letter "
+            "before each",
             target,
-            lost[0] + 1,
+            lost + 1,
             name,
         )
     if task == "regression":
@@ -176,10 +176,7 @@ def amounts_of_rows(
     """
     called = "sample_weight" if column.name is None else str(column.name)
     column = column.astype(float) if pd.api.types.is_bool_dtype(column) else column  # rows to take
-    unit = unit_of(pd.unique(to_text(column[present]))) if is_text(column) else None
-    values = finite_numbers(column, called, table=name, unit=unit or "")
-    if unit:
-        notes.append(Note("unit", called, values=(unit, str(column.iloc[0]), float(values[0]))))
+    values = finite_numbers(column, called, table=name)
     for bad, what in ((np.isnan(values), "none"), (values < 0, "a negative one")):
         if (bad & present).any():
             row = int(np.argmax(bad & present))
