@@ -186,8 +186,7 @@ def load(
     """Load a named set, or any CSV, TSV or Parquet file with a target column.
 
     Named sets (`htaf.data.named.NAMED`) are looked for in `data_dir`, then in the folder that the environment variable
-    HTAF_DATA names (each also under `tabular/`), then on OpenML; the row count is checked. In churn "Yes" is class 1,
-    in fico "Bad" is class 1.
+    HTAF_DATA names (each also under `tabular/`). In churn "Yes" is class 1, in fico "Bad" is class 1.
 
     A file is looked for in the working folder, then in `data_dir`, then in the folder that HTAF_DATA names. Of its
     columns, text and truth values make a classification target; whole numbers with at most 10 distinct values do too;
