@@ -184,13 +184,6 @@ def _mixed(note: Note) -> str:
     return f"column {note.column!r} mixes {mixes}: read as a category{advice}"
 
 
-def _encoding(note: Note) -> str:
-    """values: the encoding, an example, and whether it hardly is of this encoding."""
-    encoding, example, foreign = note.values
-    doubt = "this looks like another encoding" if foreign else "if that is not right"
-    return f"not UTF-8: read as {encoding}, as in {example!r}; {doubt}, save the file as UTF-8"
-
-
 def _few_to_choose_by(note: Note) -> str:
     """count: of rows that would be enough. values: the names of the classes, and the rows of each."""
     each = ", ".join(f"{counted(rows, 'row')} of {name!r}" for name, rows in zip(*note.values, strict=True))
@@ -293,7 +286,7 @@ UNEXPECTED = frozenset(
 UNLIKE = frozenset({"ignored", "without", "unseen", "outside"})
 SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # a file
-    "encoding": _encoding,
+    "encoding": "not UTF-8: read as {values[0]}, as in {values[1]!r}; if that is not right, save the file as UTF-8",
     "header of numbers": "the first line looks like data, but was taken for the column names: add a line of names if "
     "it is data",
     "decimal commas": "column {column!r}: decimal commas read as points",
