@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import re
 import struct
 import zlib
@@ -21,9 +20,17 @@ from torch.utils.data import DataLoader, Sampler
 
 import htaf.data.images as images_module
 from htaf.data import image_reading
-from htaf.data.augment import augment
 from htaf.data.image_sets import load
-from htaf.data.images import FilePart, ImageDataset, ImagePreprocessor, Images, MemoryPart, fit_preprocessor, split
+from htaf.data.images import (
+    FilePart,
+    ImageDataset,
+    ImagePreprocessor,
+    Images,
+    MemoryPart,
+    augment,
+    fit_preprocessor,
+    split,
+)
 from htaf.data.reading import DataError
 
 
@@ -342,22 +349,3 @@ def tiff_of_one_tile(image: int, tile: int) -> bytes:
 def test_a_tile_larger_than_the_image_is_refused(tmp_path: Path) -> None:
     (tmp_path / "huge.tif").write_bytes(tiff_of_one_tile(image=16, tile=9600))
     assert "tiles of 92,160,000 pixels" in image_reading.look(tmp_path / "huge.tif").problem
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_large_images_are_decoded_alone_and_a_forked_process_waits_for_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(image_reading, "LARGE", 12 * 200 * 200)
-    held, fitted = dict[int, bool](), image_reading._fitted
-    alone = lambda plain, *rest: held.update({plain.width: image_reading.ALONE.locked()}) or fitted(plain, *rest)  # noqa: E731
-    monkeypatch.setattr(image_reading, "_fitted", alone)
-    for width in (100, 200):
-        Image.new("RGB", (width, width)).save(tmp_path / f"{width}.png")
-        image_reading.decode(tmp_path / f"{width}.png", 3, (8, 8))
-    assert held == {100: False, 200: True}
-    with image_reading.ALONE:
-        child = os.fork()
-        if not child:
-            os._exit(int(image_reading.ALONE.locked()))
-    assert os.waitpid(child, 0)[1] == 0
