@@ -15,10 +15,9 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from htaf import HtafClassifier, HtafRegressor
-from htaf.data.columns import learn_target, read_values
+from htaf.data.cells import DURATION, unit_of
 from htaf.data.notes import Note, to_record, told
-from htaf.data.numerals import DURATION, unit_of
-from htaf.data.preprocess import Preprocessor
+from htaf.data.preprocess import Preprocessor, learn_target, read_values
 from htaf.data.reading import DataError, to_number
 from htaf.data.tabular import frame_like, from_frame, load
 from htaf.program.export import raw_columns

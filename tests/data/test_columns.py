@@ -284,7 +284,7 @@ def test_several_classes_have_an_input_each() -> None:
 
 
 def test_frequent_ones_of_many_categories_have_an_input_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("htaf.data.columns.MOST_FREQUENT", 3)
+    monkeypatch.setattr("htaf.data.preprocess.MOST_FREQUENT", 3)
     counts = {"often": 40, "Missing": 30, "ten": 10, "nine": 9} | {f"name {i}": 2 for i in range(30)}
     names = [name for name, count in counts.items() for _ in range(count)] + [None] * 20
     features = pd.DataFrame({"c": texts(names), "x": np.arange(len(names), dtype=float)})
@@ -396,7 +396,7 @@ def test_categories_times_classes_are_bounded(monkeypatch: pytest.MonkeyPatch) -
     target = np.arange(400) % 4
     options: dict = {"task": "classification", "classes": ("a", "b", "c", "d")}
     every = Preprocessor.fit(features, target, **options)
-    monkeypatch.setattr("htaf.data.columns.MOST_CELLS", 60)
+    monkeypatch.setattr("htaf.data.preprocess.MOST_CELLS", 60)
     monkeypatch.setattr("htaf.data.preprocess.MOST_CELLS", 60)
     fitted = Preprocessor.fit(features, target, **options)
     preprocessor = again(fitted)

@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 
 from htaf.data import table_files
-from htaf.data.columns import Column
 from htaf.data.notes import told
+from htaf.data.preprocess import Column
 from htaf.data.reading import DataError, named
 from htaf.data.table_files import read_pieces
 from htaf.data.tabular import Table, from_frame, load

@@ -13,9 +13,8 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, OneHotEncoder
 
-from htaf.data.columns import category_values
 from htaf.data.notes import told
-from htaf.data.preprocess import Preprocessor
+from htaf.data.preprocess import Preprocessor, category_values
 from htaf.data.reading import DataError
 
 NUMBERS = st.one_of(st.none(), st.floats(-1e6, 1e6), st.integers(-9, 9).map(float))

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from htaf.data import named
-from htaf.data.columns import Target
 from htaf.data.named import NAMED
 from htaf.data.notes import told
+from htaf.data.preprocess import Target
 from htaf.data.reading import DataError
 from htaf.data.tabular import Table, load, load_like, split
 from quick import slow_but

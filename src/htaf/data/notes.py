@@ -259,18 +259,12 @@ def _never_predicted(note: Note) -> str:
 NUMBERS_AS_TEXT = "its values are numbers: pandas.to_numeric(..., errors='coerce') makes it a number column"
 
 
-def why_text(written: str, *units: str) -> str:
-    """Return why a text is not read as a number or a date, and how to write it.
-
-    units: of several such texts.
-    """
-    if units:
-        return f"its numbers are in {listed(units, 5)}, such as {written!r}: write all in one unit"
-    from htaf.data.numerals import has_decimal_comma  # needs numpy, which flags and help do not wait for
-
-    if has_decimal_comma(written):
-        return f"{written!r} has a decimal comma: read the file with decimal=',', or write numbers as 1234.5"
-    return f"{written!r} is no plain number or date; write numbers as 1234.5 and dates as 2012-01-31"
+def why_text(written: str) -> str:
+    """Return why a text is not read as a number or a date, and how to write it."""
+    return (
+        f"{written!r} is no plain number or date; write all in one unit, numbers as 1234.5 and dates as 2012-01-31, or "
+        "read the file with decimal=','"
+    )
 
 
 _NOT_TRUSTED = (

@@ -21,15 +21,13 @@ from jaxtyping import Float64
 
 from htaf._ground.errors import TooLargeError, expect_memory, first_line, suggestion
 from htaf._ground.files import regular
+from htaf.data.cells import DOTS, NUMBER_BLANKS, ONLY_COMMA, ONLY_POINT, WITH_COMMA, Separators, is_number
 from htaf.data.notes import Note
-from htaf.data.numerals import DOTS, ONLY_COMMA, ONLY_POINT, WITH_COMMA, Separators
 from htaf.data.reading import (
-    NUMBER_BLANKS,
     WORDS,
     DataError,
     TableError,
     check_names,
-    is_number,
     named,
     refuse_nameless,
     with_names,

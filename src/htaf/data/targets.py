@@ -8,23 +8,12 @@ import pandas as pd
 from jaxtyping import Bool, Float64
 
 from htaf._ground.errors import listed
-from htaf.data.columns import Target, numbers_as_text, one_spelling, spelled
+from htaf.data.cells import BLANKS, NUMBER_BLANKS, TableError, finite_numbers, is_text, lost_digits, to_number, to_text
 from htaf.data.notes import NUMBERS_AS_TEXT, Note, why_text
-from htaf.data.numerals import BLANKS, parts_of, unit_of
-from htaf.data.reading import (
-    NUMBER_BLANKS,
-    WORDS,
-    DataError,
-    TableError,
-    finite_numbers,
-    is_text,
-    lost_digits,
-    to_number,
-    to_text,
-)
+from htaf.data.preprocess import Target, numbers_as_text, one_spelling, spelled
+from htaf.data.reading import MAX_CLASSES, DataError
 
 Task = Literal["regression", "classification"]
-MAX_INTEGER_CLASSES = 10  # whole-number targets with more distinct values are regression
 
 
 def infer_target(
@@ -54,7 +43,7 @@ def infer_target(
     distinct = column.nunique()
     if task is None:
         whole = not text and bool((column % 1 == 0).all())
-        task = "classification" if text or (whole and distinct <= MAX_INTEGER_CLASSES) else "regression"
+        task = "classification" if text or (whole and distinct <= MAX_CLASSES) else "regression"
         kind = f"{distinct:,} distinct {'whole ' if whole else ''}numbers"
         if text:
             kind = "true and false" if set(column.str.lower()) <= {"true", "false"} else "text"
@@ -85,14 +74,11 @@ def infer_target(
     labels = to_text(pd.Series(found, dtype=column.dtype)).tolist()
     if len(found) < 2:
         raise DataError(f"{name}: expected at least two classes in target {target!r}, got {labels[0]!r} only")
-    amounts_of = [label for label in to_text(column) if text and parts_of(label) is not None]
-    of_numbers = inferred and len(found) > MAX_INTEGER_CLASSES and len(amounts_of) > (1 - WORDS) * len(column)
-    if len(found) * 2 > len(column) or (of_numbers and numbers_as_text(column)):
-        written = numbers_as_text(column) if text else None
+    written = numbers_as_text(column) if text else None
+    if len(found) * 2 > len(column) or (inferred and len(found) > MAX_CLASSES and written):
         hint = "choose another column" if text else "choose another column, or task regression"
         if written is not None:
-            hint = why_text(*written) if written[0] else NUMBERS_AS_TEXT
-            hint += "; or choose task classification" if of_numbers and len(found) * 2 <= len(column) else ""
+            hint = f"{why_text(written) if written else NUMBERS_AS_TEXT}; or choose task classification"
         raise DataError(
             f"{name}: expected classes in target {target!r}, got {len(found):,} distinct values in "
             f"{len(column):,} rows: {hint}"
@@ -108,27 +94,6 @@ def infer_target(
     if len(labels) == 2:
         notes.append(Note("positive", target, values=tuple(labels)))
     return values, task, tuple(labels)
-
-
-def in_unit(column: pd.Series, task: Task | None, notes: list[Note]) -> tuple[pd.Series, str]:
-    """Return the numbers of a target whose texts are all in one unit, such as "$336.46", and the unit.
-
-    Texts that are classes stay as they are: where the task says so, or where there are at most 10 of them.
-
-    Args:
-        column: without missing rows; task: as of `infer_target`. notes: what was read is added.
-    Returns:
-        the column and "" where it has no unit.
-    """
-    if task == "classification" or not is_text(column):
-        return column, ""
-    texts = to_text(column)
-    unit = unit_of(pd.unique(texts))
-    if unit is None or (task is None and len(pd.unique(texts)) <= MAX_INTEGER_CLASSES):
-        return column, ""
-    values = to_number(column, unit)[0]
-    notes.append(Note("unit", str(column.name), values=(unit, texts[0], float(values[0]))))
-    return pd.Series(values, index=column.index, name=column.name), unit
 
 
 def class_codes(name: str, column: pd.Series, target: Target) -> Float64[np.ndarray, " rows"]:

@@ -30,11 +30,10 @@ from torch import nn
 from htaf._ground.console import say_notes
 from htaf._ground.errors import expect_seed, meant
 from htaf.data.cautions import cautions, rows_in_time
-from htaf.data.columns import spelled
 from htaf.data.dates import has_zone
 from htaf.data.notes import UNEXPECTED, UNLIKE, UNLIKE_TRAINING, Note, from_record, told
 from htaf.data.order import random_words
-from htaf.data.preprocess import Preprocessor, is_by_chance
+from htaf.data.preprocess import Preprocessor, is_by_chance, spelled
 from htaf.data.reading import (
     DataError,
     Frame,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from htaf.data.numerals import BLANKS
+from htaf.data.cells import BLANKS
 from htaf.program.integer.program import Array, IntegerProgram
 
 _VALUES = """\

@@ -34,8 +34,8 @@ from htaf.training.runs.predictions import Agreement, agreement
 from htaf.training.runs.run import Run
 
 if TYPE_CHECKING:
-    from htaf.data.columns import Target
     from htaf.data.parts import Data
+    from htaf.data.preprocess import Target
     from htaf.training.runs.data import PartName, Place, RunPart
 
 ROUNDING = 0.002  # of the rows: a sum in another order that is rounded across a threshold may carry on to the output
