@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from htaf.data.dates import find, numbers, read
+from htaf.data.dates import Dates, find, numbers, read
 from htaf.data.notes import told
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError, to_text, typed
@@ -22,9 +22,10 @@ def texts(values: list) -> pd.Series:
     return pd.Series(values, dtype=object)
 
 
-def dates(values: list):
+def dates(values: list) -> Dates | None:
     column = texts(values)
-    return find("when", column, lambda: to_text(column))
+    found = find("when", *pd.factorize(to_text(column)))
+    return found if isinstance(found, Dates) else None
 
 
 def again(preprocessor: Preprocessor) -> Preprocessor:

@@ -44,7 +44,6 @@ def read(text: str, folder: Path) -> tuple[pd.DataFrame, str]:
         (table(lambda i: f"-{1 + i}.200,66 \u20ac", european=True), [-1200.66, -2200.66]),
         (table(lambda i: f'"{i},5"'), [0.5, 1.5]),
         (table(lambda i: f"({2751 + i}.47)"), [-2751.47, -2752.47]),
-        (table(lambda i: f"{i + 1}.2k" if i % 2 else f"{i}"), [0, 2200]),
         (table(lambda i: f"{1 + i % 12}:42 PM"), [13.7, 14.7]),
         (table(lambda i: f"\u2212{i}.5"), [-0.5, -1.5]),
         (table(lambda i: f"CHF 1\u2019{234 + i}.50"), [1234.5, 1235.5]),
@@ -130,9 +129,9 @@ def test_new_rows_have_the_number_format_of_training(
 @pytest.mark.parametrize(
     ("of_row", "new", "said"),
     [
-        (lambda i: f"{i} kg", {"x": "12 KG"}, "did you mean 'kg'"),
-        (lambda i: f"{i} kg", {"x": "12 g"}, "such as '12kg'"),
-        (lambda i: f"{i}.5", {"x": "12,5"}, "write 12.5, or read .* decimal=','"),
+        (lambda i: f"{i} kg", {"x": "12 KG"}, "write numbers as 1234.5kg"),
+        (lambda i: f"{i} kg", {"x": "12 g"}, "write numbers as 1234.5kg"),
+        (lambda i: f"{i}.5", {"x": "12,5"}, "write numbers as 1234.5"),
         (lambda i: f"{1 + i % 28:02}.01.2024", {"x": "May 3, 24"}, "write 31.01.2012 or 2012-01-31"),
         (lambda i: f"{i}.5", {"X": "12.5"}, "did you mean 'X'"),
     ],
@@ -150,7 +149,7 @@ def test_a_refusal_says_how_to_write_it(
 @pytest.mark.parametrize(
     ("of_row", "said"),
     [
-        (lambda i: f"{i} kg" if i % 2 else f"{i}00 g", "its numbers are in 'g', 'kg'"),
+        (lambda i: f"{i} kg" if i % 2 else f"{i}00 g", "write all in one unit"),
         (lambda i: f"2024-05-{1 + i % 28:02} 12:00 CEST", "is no plain number or date"),
         (lambda i: f"{i},5", "decimal=','"),
         (lambda i: f"{i % 9},5", "decimal=','"),

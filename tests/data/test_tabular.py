@@ -474,5 +474,5 @@ def test_a_target_of_truth_values_is_not_text(tmp_path: Path) -> None:
     table["late"] = [f"${row},000" for row in range(100, 140)]
     assert load(saved(tmp_path, table), target="late").target.tolist()[:2] == [100_000, 101_000]
     table.loc[39, "late"] = "€5"  # in two units
-    with pytest.raises(DataError, match=r"40 distinct values in 40 rows: its numbers are in '\$', '€'"):
+    with pytest.raises(DataError, match=r"40 distinct values in 40 rows: .* write all in one unit"):
         load(saved(tmp_path, table), target="late")

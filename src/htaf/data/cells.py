@@ -161,7 +161,8 @@ def finite_numbers(
         if bad.any():
             row = int(np.argmax(bad))
             came = str(column.iloc[row])
-            written = f": write numbers as {(unit or '#').replace('#', '1234.5')}" if re.search(r"\d", came) else ""
+            nearly = is_nearly_number(came.strip())
+            written = f": write numbers as {(unit or '#').replace('#', '1234.5')}" if nearly else ""
             raise TableError(f"expected {wanted}{where}, got {came[:40]!r}{written}", name, row + 1, table)
     return values
 

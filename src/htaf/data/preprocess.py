@@ -37,6 +37,7 @@ MOST_CELLS = 1_000_000  # of the table of an encoded column, which is kept as JS
 RARE, RARE_AMONG = 5, 100  # fewer training rows make a category rare, where there are at least so many
 APART = 3.0  # standard errors between the targets of rows with and without a value, from which blanks say something
 MISSING = ""  # the missing category; no present text is empty
+TRUTH = frozenset({"false", "f", "no", "n", "off", "0", "0.0"}), frozenset({"true", "t", "yes", "y", "on", "1", "1.0"})
 FOLDS = 5  # by which training rows are encoded
 OTHER = "other"  # names the input of rare and unseen categories
 Kind = Literal["number", "category", "encoded", "date", "dropped"]
@@ -142,8 +143,13 @@ def spelled(text: str) -> str:
 
 
 def spellings(categories: Sequence[str]) -> dict[str, str]:
-    """Map each category by what its spellings share."""
-    return {spelled(name): name for name in categories}
+    """Map each category by what its spellings share. Two categories such as no and yes have all spellings of
+    `TRUTH`."""
+    known = {spelled(name): name for name in categories}
+    sides = [[name for spelling, name in known.items() if spelling in words] for words in TRUTH]
+    if [len(side) for side in sides] == [1, 1] and len({*known} - {MISSING}) == 2:
+        known |= {word: side[0] for side, words in zip(sides, TRUTH, strict=True) for word in words}
+    return known
 
 
 def one_spelling(values: Shaped[np.ndarray, " rows"]) -> tuple[dict[str, str], tuple[tuple[str, ...], ...]]:
@@ -167,9 +173,21 @@ def read_values(column: Column, raw: pd.Series) -> Shaped[np.ndarray, " rows"]:
     Raises:
         TableError: a text that is no number or no date, an infinite number, or a time zone unlike in training.
     """
+    raw = truth_as_numbers(column, raw)
     if column.kind == "number":
         return finite_numbers(raw, column.name, unit=column.unit)
     return dates.read(column.name, raw, column.order, column.zoned) if column.kind == "date" else category_values(raw)
+
+
+def truth_as_numbers(column: Column, raw: pd.Series) -> pd.Series:
+    """Return raw values, with 1 and 0 for texts such as true and no of a column that was numbers 0 and 1 in
+    training."""
+    if (column.kind, column.low, column.high) != ("number", 0, 1) or not is_text(raw):
+        return raw
+    texts = [text if text is None else text.casefold() for text in to_text(raw)]
+    if not {*texts} - {None} or not {*texts} <= {None}.union(*TRUTH):
+        return raw
+    return pd.Series([None if text is None else float(text in TRUTH[1]) for text in texts], raw.index, np.float64)
 
 
 def places(column: Column, values: Shaped[np.ndarray, " rows"]) -> Int64[np.ndarray, " rows"]:
@@ -427,14 +445,13 @@ def _check_column(column: Column, where: str) -> None:
         raise DataError(f"{where}: expected values for each of {len(column.categories)} categories")
     if column.kind != "date":
         return
-    days = (
-        [column.first, column.filled] if {*column.outputs} <= {*dates.PARTS} and column.order in dates.ORDERS else [""]
-    )
+    known = {*column.outputs} <= {*dates.PARTS} and column.order in dates.ORDERS
+    days = [column.first, column.filled] if known else [""]
     try:
-        dates = all(day[:1].isdigit() and not np.isnat(np.datetime64(day, "us")) for day in days)
+        good = all(day[:1].isdigit() and not np.isnat(np.datetime64(day, "us")) for day in days)
     except ValueError:
-        dates = False
-    if not dates:
+        good = False
+    if not good:
         came = (column.outputs, column.order, column.first, column.filled)
         raise DataError(f"{where}: expected parts of a date, its order and two dates, got {came!r:.200}")
 
@@ -680,7 +697,7 @@ class Preprocessor:
         for column in self.columns:
             if column.kind not in ("number", "date") or [*made.columns].count(column.name) != 1:
                 continue
-            raw = made[column.name]
+            raw = truth_as_numbers(column, made[column.name])
             wrong = dates.parsed(raw, column.order)[1] if column.kind == "date" else to_number(raw, column.unit)[1]
             if wrong.any():
                 texts = tuple(dict.fromkeys(map(str, raw[wrong])))[:MOST_NAMED]

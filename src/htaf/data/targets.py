@@ -8,7 +8,17 @@ import pandas as pd
 from jaxtyping import Bool, Float64
 
 from htaf._ground.errors import listed
-from htaf.data.cells import BLANKS, NUMBER_BLANKS, TableError, finite_numbers, is_text, lost_digits, to_number, to_text
+from htaf.data.cells import (
+    BLANKS,
+    NUMBER_BLANKS,
+    TableError,
+    finite_numbers,
+    is_text,
+    lost_digits,
+    parts_of,
+    to_number,
+    to_text,
+)
 from htaf.data.notes import NUMBERS_AS_TEXT, Note, why_text
 from htaf.data.preprocess import Target, numbers_as_text, one_spelling, spelled
 from htaf.data.reading import MAX_CLASSES, DataError
@@ -75,10 +85,13 @@ def infer_target(
     if len(found) < 2:
         raise DataError(f"{name}: expected at least two classes in target {target!r}, got {labels[0]!r} only")
     written = numbers_as_text(column) if text else None
-    if len(found) * 2 > len(column) or (inferred and len(found) > MAX_CLASSES and written):
+    of_numbers = written is not None and parts_of(written or labels[0]) is not None
+    many = len(found) * 2 > len(column)
+    if many or (inferred and len(found) > MAX_CLASSES and of_numbers):
         hint = "choose another column" if text else "choose another column, or task regression"
         if written is not None:
-            hint = f"{why_text(written) if written else NUMBERS_AS_TEXT}; or choose task classification"
+            hint = why_text(written) if written else NUMBERS_AS_TEXT
+            hint += "" if many else "; or choose task classification"
         raise DataError(
             f"{name}: expected classes in target {target!r}, got {len(found):,} distinct values in "
             f"{len(column):,} rows: {hint}"
