@@ -144,7 +144,6 @@ FILES = {
     "missing dates": File({"d": ["2012-01-31", "", "2013-02-01", "?"]}),
     "dates of two forms": File({"d": ["2012-01-31", "31.01.2013"]}, said="dates of one form", refused=True),
     "a word among dates": File({"d": ["soon", *each("2012-01-{:0>2}", 31)[1:]]}, refused=True),
-    "times": File({"t": ("12:30", "13:45")}),
     "years": File({"d": ("2011", "2012", "2013")}),
     # targets
     "a target of numbers": File({"x": each("{}")}, target=each("{}.5")),

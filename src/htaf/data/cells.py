@@ -27,7 +27,7 @@ _NUMBER = re.compile(
 )
 _TIME = re.compile(rf"({_SIGN})?(\d{{1,3}}):([0-5]\d)(?::([0-5]\d(?:\.\d+)?))?(?: ?([ap])\.?m\.?)?", re.IGNORECASE)
 _COMMA = re.compile(rf"{_SIGN}?(?:\d+|\d{{1,3}}(?:\.\d{{3}})+),\d+")
-TIME = "#:#"  # the unit of times of the day and of durations, in hours
+TIME = "#:#"  # the unit of times of the day, in hours
 # of thousands and of decimals, as the numbers of a file show them; "": they show neither
 Separators = Literal["", ".", ",", ".,"]
 _GROUPS = re.compile(f"(?<=\\d)(?:,|{_APOSTROPHE}|{SPACE})(?=\\d)")

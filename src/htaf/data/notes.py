@@ -295,7 +295,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "leading zeros": "column {column!r} is text: {values[0]!r} begins with 0, as codes do; write numbers without zeros "
     "at the front to have them as such",
     "unit": "column {column!r}: numbers in {values[0]!r}, {values[1]!r} read as {values[2]:g}; # is the number",
-    "without": "column {column!r}: {count:row} without the time zone of the training, read as UTC",
+    "without": "column {column!r}: {count:row} without {values[0]} of the training, read as {values[1]}",
     "rounded": "column {column!r}: whole numbers beyond 2^53 are rounded (first {values[0]}, {row}); of names, put a "
     "letter before each",
     "mixed": _mixed,

@@ -742,7 +742,7 @@ class Preprocessor:
             for column in wanted:
                 raw = _taken(features[column.name], rows)
                 values, at = read_values(column, raw), self._inputs[column.name, column.kind].start
-                _note_without_zone(column, raw, notes)
+                _note_without(column, raw, notes)
                 for place in self._inputs[column.name, "missing"]:
                     inputs[:, place] = pd.isna(values)
                 if column.kind == "category":
@@ -932,10 +932,16 @@ def _date(
     return (_scaled(parts[part], column, output) for output, part in enumerate(column.outputs))
 
 
-def _note_without_zone(column: Column, raw: pd.Series, notes: list[Note]) -> None:
-    """Note times without the time zone that training had."""
-    if column.zoned and (plain := int(dates.parsed(raw, column.order)[2].sum())):
-        notes.append(Note("without", column.name, plain))
+def _note_without(column: Column, raw: pd.Series, notes: list[Note]) -> None:
+    """Note numbers without the unit, and times without the time zone, that training had."""
+    if column.unit:
+        plain, what = (~np.isnan(to_number(raw)[0])).sum(), (f"the unit {column.unit!r}", "if it were there")
+    elif column.zoned:
+        plain, what = dates.parsed(raw, column.order)[2].sum(), ("the time zone", "UTC")
+    else:
+        return
+    if plain:
+        notes.append(Note("without", column.name, int(plain), what))
 
 
 def _note_outside(name: str, values: Shaped[np.ndarray, " present"], low: Any, high: Any, notes: list[Note]) -> None:

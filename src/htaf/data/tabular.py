@@ -279,7 +279,7 @@ def from_frame(
 ) -> Table:
     """Make a table from a data frame as `load` does from a file, but take the kind of a column from its dtype.
 
-    Numbers are numbers, nullable ones too; durations are numbers of days. Categories are categories, and so is text
+    Numbers are numbers, nullable ones too; durations are refused. Categories are categories, and so is text
     that a reader of files would have made numbers. Other texts are what they are in a file, such as numbers with "?"
     for a missing one, or words among numbers. Any number of rows will do.
 

@@ -356,7 +356,7 @@ _BUILT = ("_network", "_preprocessor", "_columns", "_warned")
 class HtafClassifier(ClassifierMixin, _TableEstimator):
     """A network with 0/1 activations for classification, as a scikit-learn estimator.
 
-    X: an array, or a data frame (of pandas, Polars or pyarrow) whose dtypes decide: numbers and durations are scaled,
+    X: an array, or a data frame (of pandas, Polars or pyarrow) whose dtypes decide: numbers are scaled,
     dates are taken apart; text, categories and truth values are categories; NaN and None are missing. Predictions are
     those of the exact network.
 
