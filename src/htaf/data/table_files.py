@@ -410,11 +410,15 @@ def _about_dots(kind: str, name: str, text: str) -> Note:
 
 def _numbered(names: Sequence[str], notes: list[Note]) -> list[str]:
     """Names of which one that comes again has a number, as pandas gives it."""
-    line, names = io.StringIO(), [name.strip() for name in names]
-    csv.writer(line).writerow(names)
-    made = [*map(str, pd.read_csv(io.StringIO(line.getvalue()), nrows=0))]
-    for place, (name, one) in enumerate(zip(names, made, strict=True), start=1):
-        notes += [Note("name again", one, values=(name, place))] if name not in ("", one) else []
+    made, names = list[str](), [name.strip() for name in names]
+    for place, name in enumerate(names):
+        others = {*made, *names[place + 1 :]}  # a name that stands there stays as it is
+        numbered = (f"{name}.{times}" for times in range(1, len(names) + 1))
+        again = name and name in made
+        one = next(other for other in numbered if other not in others) if again else name
+        made.append(one)
+        if one != name:
+            notes.append(Note("name again", one, values=(name, len(made))))
     return made
 
 
