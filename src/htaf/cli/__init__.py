@@ -104,6 +104,10 @@ VERBS = {
         "htaf.cli.packing:verify",
         "Run the same rows through a network and an exported form of it, and count the numbers that differ.",
     ),
+    "serve": Verb(
+        "htaf.cli.serving:serve",
+        "Serve a packed file over HTTP: an image file, or rows as JSON, in; predictions as JSON out.",
+    ),
     "push": Verb(
         "htaf.cli.packing:push", "Share a run, a packed file or a language model at the Hugging Face hub, with a card."
     ),
