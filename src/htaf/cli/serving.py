@@ -6,7 +6,7 @@ GET / answers 200 once all workers are ready, GET /metrics is for Prometheus. SI
 from __future__ import annotations
 
 import io
-import json
+import json as json_text
 import os
 import sys
 import zipfile
@@ -16,17 +16,22 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from tyro.conf import Positional, arg
 
-from htaf._ground.console import UsageError
+from htaf._ground.console import UsageError, print_json
+from htaf.cli.flags import Json
 
+given, sys.argv = sys.argv, sys.argv[:1]  # mosec parses the command line as it is imported
 try:
     from mosec import Server, ServerError, ValidationError, Worker, get_logger
 except ImportError:
     raise UsageError("htaf serve needs mosec (Linux, macOS): pip install 'htaf[scale]'") from None
+finally:
+    sys.argv = given
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
+    from htaf.data.preprocess import Preprocessor
     from htaf.program.packed import PackedModel
     from htaf.program.packed.program import Program
     from htaf.training.runs import PackedRun
@@ -52,7 +57,7 @@ class Predict(Worker):
             self.found = self.images
         else:
             self.found = self.tables
-            columns = self.run.preprocessor().columns
+            columns = cast("Preprocessor", self.run.preprocessor()).columns
             self.columns = [column.name for column in columns if column.kind != "dropped"]
 
     def open(self, path: Path) -> PackedModel | PackedRun:
@@ -86,7 +91,7 @@ class Predict(Worker):
         from htaf.program.packed import PackedError
 
         try:
-            return [b"200" + json.dumps(one, ensure_ascii=False).encode() for one in self.found(bodies)]
+            return [b"200" + json_text.dumps(one, ensure_ascii=False).encode() for one in self.found(bodies)]
         except (DataError, PackedError) as error:  # PackedError: of a batch that the network does not take
             refused = b"422" + str(error)[:1000].encode(errors="replace")
         except Exception:
@@ -114,7 +119,7 @@ class Predict(Worker):
         from htaf.data.reading import DataError
 
         try:
-            rows = json.loads(body)
+            rows = json_text.loads(body)
         except (ValueError, RecursionError) as error:
             raise DataError(f"expected JSON, got {error}") from None
         if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
@@ -148,7 +153,7 @@ class Predict(Worker):
 
         inputs = cast("PackedModel", self.run).program.inputs
         try:
-            read = read_npz(body) if body[:2] == b"PK" else json.loads(body)
+            read = read_npz(body) if body[:2] == b"PK" else json_text.loads(body)
             read = read if isinstance(read, dict) else {"arr_0": read}
             found = {name: torch.as_tensor(value) for name, value in read.items()}
         except (ValueError, TypeError, RuntimeError, RecursionError, OSError, zipfile.BadZipFile) as error:
@@ -225,22 +230,25 @@ def serve(
     batch: int = 32,
     batch_wait: int = 1,
     bits: bool = False,
+    json: Json = False,
 ) -> None:
     """Serve a packed file over HTTP: an image file, or rows as JSON, in; predictions as JSON out.
 
     MOSEC_TIMEOUT, MOSEC_CAPACITY and MOSEC_MAX_REQUEST_SIZE set mosec's limits.
 
     Args:
-        port: Of the server.
-        address: That it listens on; 0.0.0.0: all of this machine.
-        workers: Processes with the network.
-        threads: Of each worker.
-        batch: Most requests of one pass; 1: each alone.
-        batch_wait: Most milliseconds that a request waits for others.
-        bits: Answer with the concepts, or the last hidden layer, too.
+        port: Port of the server.
+        address: Address it listens on; 0.0.0.0 is every network of this machine.
+        workers: How many processes hold the network.
+        threads: Threads of each worker.
+        batch: Most requests answered in one pass; 1 answers each alone.
+        batch_wait: Milliseconds a request waits for others, at most.
+        bits: Also answer with the concepts, or with the last hidden layer of a table's network.
     """
     prepared(file, threads=threads, bits=bits, address=address, port=port)
     server = Server()
     server.append_worker(Predict, workers, batch, batch_wait, route="/predict")
     server.append_worker(Answer, route="/predict")
     server.run()
+    if json:
+        print_json({"file": file, "address": address, "port": port})
