@@ -420,13 +420,14 @@ def test_a_server_stops_on_sigterm(table_file: Path, tmp_path: Path) -> None:
         server.ask("GET", "/")
 
 
-@pytest.mark.slow
-def test_a_server_of_a_file_that_cannot_be_read_ends(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("net.packed", "expected a safetensors file"), ("none", "cannot be read: No such file"), ("own", "--bits")],
+)
+def test_a_file_that_cannot_be_served_is_an_error(htaf: Any, tmp_path: Path, name: str, said: str) -> None:
     (tmp_path / "net.packed").write_bytes(b"no packed network")
-    server = Served(tmp_path / "net.packed", tmp_path / "log")
-    assert server.process.wait(timeout=120) == 0  # mosec has no other code for workers that do not start
-    assert "htaf.program.packed.errors.PackedError" in server.log.read_text()
-    command = [sys.executable, "-m", "htaf", "serve", tmp_path / "none"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert f"expected a file of htaf pack, {tmp_path / 'none'} does not exist" in done.stderr
+    net, x = torch.nn.Sequential(torch.nn.Linear(3, 8), Heaviside(), torch.nn.Linear(8, 2)), torch.zeros(2, 3)
+    save(pack(net, x), tmp_path / "own")
+    code, _, err = htaf("serve", str(tmp_path / name), *(["--bits"] if name == "own" else []))
+    assert code != 0
+    assert said in err

@@ -45,7 +45,7 @@ class Predict(Worker):
 
     def __init__(self) -> None:
         super().__init__()
-        import torch  # here: the process that starts the workers needs it not
+        import torch
 
         torch.set_num_threads(int(os.environ[THREADS]))
         self.options: dict[str, Any] = {"bits": True} if os.environ[BITS] else {}
@@ -61,20 +61,7 @@ class Predict(Worker):
             self.columns = [column.name for column in columns if column.kind != "dropped"]
 
     def open(self, path: Path) -> PackedModel | PackedRun:
-        """Return the run of a packed file, or the model of one that holds no run."""
-        import torch
-
-        from htaf.program.packed import load
-        from htaf.training.runs.packed import as_run
-
-        model = load(path)
-        if "run" in model.extra:
-            if self.options:  # here rather than by each request, where the network has none
-                model.with_bits(torch.zeros([size or 1 for size in model.program.inputs[0].sizes]))
-            return as_run(model, path)
-        if self.options:
-            raise ValueError("expected no --bits with a model of your own, or a file of htaf pack")
-        return model
+        return opened(path, bits=bool(self.options))
 
     def deserialize(self, data: Any) -> bytes:
         return bytes(data)  # no more: mosec would answer the whole batch with an error of one request
@@ -174,6 +161,23 @@ class Predict(Worker):
         return [found[name] for name in sizes]
 
 
+def opened(path: Path, *, bits: bool) -> PackedModel | PackedRun:
+    """Return the run of a packed file, or the model of one that holds no run."""
+    import torch
+
+    from htaf.program.packed import load
+    from htaf.training.runs.packed import as_run
+
+    model = load(path)
+    if "run" in model.extra:
+        if bits:  # here rather than by each request, where the network has none
+            model.with_bits(torch.zeros([size or 1 for size in model.program.inputs[0].sizes]))
+        return as_run(model, path)
+    if bits:
+        raise UsageError("expected no --bits with a model of your own, or a file of htaf pack")
+    return model
+
+
 def are_by_rows(program: Program) -> bool:
     """Return whether every output has a row for each row of the inputs, told from the sizes of two batches."""
     from htaf.program.packed.program import check
@@ -212,8 +216,6 @@ class Answer(Worker):
 
 def prepared(file: Path, *, threads: int = 1, bits: bool = False, address: str = "127.0.0.1", port: int = 8000) -> None:
     """Tell the workers and mosec what to do, before a server is made."""
-    if not file.exists():
-        raise UsageError(f"expected a file of htaf pack, {file} does not exist")
     sys.argv = sys.argv[:1]  # mosec reads it
     os.environ.setdefault("MOSEC_NAMESPACE", "htaf")
     os.environ |= {FILE: str(file), THREADS: str(threads), BITS: "1" if bits else ""}
@@ -246,6 +248,7 @@ def serve(
         bits: Also answer with the concepts, or with the last hidden layer of a table's network.
     """
     prepared(file, threads=threads, bits=bits, address=address, port=port)
+    opened(file, bits=bits)  # mosec ends with 0 where its workers cannot start
     server = Server()
     server.append_worker(Predict, workers, batch, batch_wait, route="/predict")
     server.append_worker(Answer, route="/predict")
