@@ -54,9 +54,9 @@ class Circuit:
         self._first, self._thresholds = list[int](), list[Array]()
         self._inputs, self._entries, self._order, self.counted = list[Array](), list[Array](), list[int](), 0
         compared, bits = compared_of(program)[1], dict[int, _Bits]()
-        if (program.input.low, program.input.high) == (0, 1):  # tables may read the columns themselves
-            columns = range(program.values[0].size)
-            bits[0] = _Bits(np.array([self._plane(column, 1) for column in columns]), np.zeros(len(columns), bool))
+        if 0 in compared:  # tables may read the columns themselves
+            planes = [self._plane(one.place, *one.toggles) for one in compared[0]]
+            bits[0] = _Bits(np.array(planes), np.zeros(len(planes), bool))
         for number, op, _ in program:
             if self.counted:
                 op.expect(all(read >= self.counted for read in op.reads), "what follows the counts", type(op).__name__)
