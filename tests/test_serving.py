@@ -26,6 +26,7 @@ from PIL import Image
 
 import made_runs
 from htaf import Heaviside, functional, harden
+from htaf._ground.console import UsageError
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.models.build import build
@@ -229,7 +230,7 @@ def test_a_model_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     words = ("expected JSON lists", "expected a list of inputs", "expected the inputs ['arr_0'], got []")
     assert all(text.startswith(words) for _, text in found[1:-1])
     torch.testing.assert_close(torch.tensor([*found[0][1], *found[-1][1]]), model(x))
-    with pytest.raises(ValueError, match="no --bits with a model of your own"):
+    with pytest.raises(UsageError, match="no --bits with a model of your own"):
         predictor(file, monkeypatch, bits=True)
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import io
 import json as json_text
 import os
+import socket
 import sys
 import zipfile
 from collections.abc import Callable, Sequence
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -214,6 +216,15 @@ class Answer(Worker):
         return body
 
 
+def check_place(address: str, port: int) -> None:
+    """Refuse an address and a port on which a server cannot listen."""
+    try:
+        socket.create_server((str(ip_address(address)), port)).close()
+    except (OSError, OverflowError, ValueError) as error:
+        said = f"expected a free --port of an --address of this machine, got {port} of {address!r}: {error}"
+        raise UsageError(said) from None
+
+
 def prepared(file: Path, *, threads: int = 1, bits: bool = False, address: str = "127.0.0.1", port: int = 8000) -> None:
     """Tell the workers and mosec what to do, before a server is made."""
     sys.argv = sys.argv[:1]  # mosec reads it
@@ -247,6 +258,16 @@ def serve(
         batch_wait: Milliseconds a request waits for others, at most.
         bits: Also answer with the concepts, or with the last hidden layer of a table's network.
     """
+    for flag, least, most, got in (
+        ("--port", 1, 65_535, port),
+        ("--workers", 1, 1024, workers),
+        ("--threads", 1, 1024, threads),
+        ("--batch", 1, 65_536, batch),
+        ("--batch-wait", 0, 60_000, batch_wait),
+    ):
+        if not least <= got <= most:
+            raise UsageError(f"expected {flag} from {least:,} to {most:,}, got {got}")
+    check_place(address, port)
     prepared(file, threads=threads, bits=bits, address=address, port=port)
     opened(file, bits=bits)  # mosec ends with 0 where its workers cannot start
     server = Server()
