@@ -35,7 +35,6 @@ from htaf.program.packed.nodes import (
     pair,
     read_affine,
     read_layer,
-    read_step,
     same,
     shape_of,
 )
@@ -50,8 +49,8 @@ def to_nir(model: nn.Module, example: Example, path: str | Path, *, dt: float = 
     The input, a static image, is given at every time step; the model's output is the mean of the graph's over the time
     steps. Their number and dt stand in the graph's metadata as `steps` and `dt`. Batch norms are folded into the
     convolutions and linear layers before them. What can be written: convolutions, linear and batch norm layers, exact
-    IF and LIF neurons with a hard reset, steps, average pooling without borders, flattening, sums (of SEW blocks with
-    connect "add"), products with constants. The numbers are those of the model up to the rounding of float32: a
+    IF and LIF neurons with a hard reset, average pooling without borders, flattening, sums (of SEW blocks with connect
+    "add"), products with constants. The numbers are those of the model up to the rounding of float32: a
     potential within rounding of the threshold may fire the other way.
 
     Args:
@@ -62,7 +61,7 @@ def to_nir(model: nn.Module, example: Example, path: str | Path, *, dt: float = 
 
     Raises:
         ExportError: the model is not hardened, or holds what NIR cannot say exactly (a soft reset, max pooling,
-            products of spikes: "and", "iand"); or nir is not installed.
+            steps that are no neurons, products of spikes: "and", "iand"); or nir is not installed.
 
     Source: arXiv:2311.14641.
     """
@@ -122,7 +121,7 @@ class _Walk:
         self._add("input", self.nir.Input(input_type={"input": np.array(shape)}), ())
         self.values[given] = Value(("input",), "static", shape)
         for node in self.traced.graph.nodes:
-            if node.op != "call_function" or node in self.constants or self._in_a_threshold(node):
+            if node.op != "call_function" or node in self.constants:
                 continue
             if isinstance(node.meta.get("val"), (Tensor, list, tuple)):  # no size
                 self.values[node] = made = self._made(node)
@@ -161,15 +160,13 @@ class _Walk:
             return self._layer(node, site)
         if is_spikes(node):
             return self._neuron(node)
-        if (step := read_step(node, constants)) is not None and step.low == 0:
-            return self._step(node, step.source)
         if target is not aten._to_copy.default and (affine := read_affine(node, constants)) is not None:
             return self._affine(node, affine)
         if target is aten.add.Tensor and len(node.args) == 2 and not node.kwargs:
             return self._sum(node)
         if target in (aten.mul.Tensor, aten.div.Tensor):
             raise ExportError(f"{node.name}: expected products with constants, got one of two values of the network")
-        if target in (aten.avg_pool2d.default, aten.adaptive_avg_pool2d.default):
+        if target is aten.avg_pool2d.default:
             return self._pool(node)
         if target is aten.mean.dim:
             return self._mean(node)
@@ -181,8 +178,9 @@ class _Walk:
             if len(value.shape) != 1:
                 raise ExportError(f"expected a linear layer over features, got one over {list(value.shape)}")
             return self._after(value, node, affine(self.nir, site.weight.flatten(1), bias), (g.outputs,))
-        weight = _ungrouped(site.weight, g.groups)
-        layer, shape = convolution(self.nir, value.shape, weight, bias, g.stride, g.padding, g.dilation)
+        if g.groups != 1:  # whose sizes nir infers wrongly
+            raise ExportError(f"{node.name}: expected a convolution without groups, got {g.groups}")
+        layer, shape = convolution(self.nir, value.shape, site.weight, bias, g.stride, g.padding, g.dilation)
         return self._after(value, node, layer, shape)
 
     def _affine(self, node: Node, found: Affine) -> Value:
@@ -214,22 +212,6 @@ class _Walk:
         leak, gain, threshold = (float(cast(float, number)) for number in (leak, gain, threshold))
         return self._after(value, node, neuron(self.nir, value.shape, leak, gain, threshold, self.dt))
 
-    def _step(self, node: Node, source: Node) -> Value:
-        threshold = 0.0
-        if self._in_a_threshold(source):
-            source, threshold = cast(Any, source.args)
-        value = self._value(source)
-        if value.time == "mean":
-            raise ExportError(f"{node.name}: expected steps before the mean over time, got one after it")
-        layer = self.nir.Threshold(threshold=np.full(value.shape, below(threshold)))
-        return self._after(value, node, layer)
-
-    def _in_a_threshold(self, node: Node) -> bool:
-        """Return whether a node takes a threshold from what a step compares with 0."""
-        if node.target is not aten.sub.Tensor or node.kwargs or not isinstance(node.args[1], float):
-            return False
-        return all(read_step(user, self.constants) is not None for user in node.users)
-
     def _sum(self, node: Node) -> Value:
         if any(argument not in self.values for argument in node.args):
             raise ExportError(f"{node.name}: expected a sum of two values of the network, got one with a constant")
@@ -246,12 +228,6 @@ class _Walk:
 
     def _pool(self, node: Node) -> Value:
         value = self._value(node.args[0])
-        if node.target is aten.adaptive_avg_pool2d.default:
-            sizes, parts = value.shape[-2:], pair(node.args[1])
-            if any(size % part for size, part in zip(sizes, parts, strict=True)):
-                raise ExportError(f"expected pooling to parts of equal sizes, got {sizes} to {parts}")
-            height, width = (size // part for size, part in zip(sizes, parts, strict=True))
-            return self._average(value, node, (height, width))
         _, kernel, stride, padding, ceil, _, divisor = _filled(node.args, (None, None, [], [0, 0], False, True, None))
         if ceil or divisor is not None or any(pair(padding)):  # NIR does not say what a border counts
             raise ExportError("expected average pooling over whole windows, got other borders")
@@ -399,14 +375,3 @@ def average(
     pool = nir.AvgPool2d(kernel_size=np.array(kernel), stride=np.array(stride), padding=np.array((0, 0)))
     sizes = [(size - k) // t + 1 for size, k, t in zip(shape[1:], kernel, stride, strict=True)]
     return pool, (shape[0], *sizes)
-
-
-def _ungrouped(weight: Tensor, groups: int) -> Tensor:
-    """Return the dense weights of a grouped convolution, whose sizes nir infers wrongly."""
-    if groups == 1:
-        return weight
-    parts = []
-    for i, part in enumerate(weight.chunk(groups)):
-        width = part.shape[1]
-        parts.append(nn.functional.pad(part, (0, 0, 0, 0, i * width, (groups - 1 - i) * width)))
-    return torch.cat(parts)
