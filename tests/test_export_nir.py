@@ -280,7 +280,7 @@ def test_smooth_networks_are_refused(tmp_path: Path) -> None:
         (partial(SEWResNet, 18, 3, width=4, in_channels=1, connect="iand", stem="cifar"), "products with constants"),
         (partial(SEWResNet, 18, 3, width=4, in_channels=1), "max_pool2d"),
         (partial(SEWResNet, 18, 3, partial(IF, reset="soft"), width=4, in_channels=1, stem="cifar"), "hard reset"),
-        (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU()), "relu"),
+        (lambda: nn.Sequential(nn.ReLU(), nn.Conv2d(1, 2, 3), HTAF()), "relu"),
         (lambda: nn.Sequential(nn.Conv2d(1, 2, (3, 1)), HTAF()), "square kernels"),
         (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), HTAF(bipolar=True)), "heaviside"),
     ],

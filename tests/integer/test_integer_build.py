@@ -343,7 +343,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
         lambda: chain(nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1)),
         "2: expected a bias on the grid of the layer's sums, got a real one: give the layer bias=False",
     ),
-    "zeros": (lambda: chain(nn.ZeroPad2d(1)), "2: .* got aten.constant_pad_nd.*: use padding= of the layer behind it"),
+    "zeros": (lambda: chain(nn.ZeroPad2d(1)), "2: .* got aten.pad.*: use padding= of the layer behind it"),
 }
 
 
