@@ -19,8 +19,6 @@ from htaf.core.kernels.layers import EXACT, Geometry, row_bytes
 from htaf.core.kernels.packed_maps.reference import MOST_BIAS, pack
 from htaf.program.packed.instructions.contract import LARGEST
 from htaf.program.packed.nodes import (
-    CONVOLUTIONS,
-    PRODUCTS,
     Constants,
     LayerSite,
     aten,
@@ -87,9 +85,7 @@ def _kind(node: Node, found: dict[Node, Bits], constants: Constants) -> Bits | N
         shape = shape_of(node)
         if not is_float(node) or not shape or (step is not None and not _of_floats(step.source, constants)):
             return None
-        axis = wanted_axis(node, constants, set())
-        if axis is None:  # as bits too, so that `verify` sees which of them flip
-            axis = len(shape) - (3 if len(shape) > 3 else 1)
+        axis = len(shape) - (3 if len(shape) > 3 else 1)  # of images, or of rows
         if axis == 0 or not isinstance(shape[axis], int):
             return None
         return Bits(shape[axis], axis, 0.0 if step is None else step.low)
@@ -157,41 +153,6 @@ def viewed(kind: Bits, before: tuple[Any, ...], after: tuple[Any, ...]) -> Bits 
     if flat and same((*before[:axis], math.prod(tail)), after):
         return replace(kind, channels=math.prod(tail), whole=tuple(tail))
     return None
-
-
-def wanted_axis(node: Node, constants: Constants, seen: set[Node]) -> int | None:
-    """The dimension along which the first layer that takes this value sums, in the node's own order."""
-    rank = len(shape_of(node))
-    for user in node.users:
-        if user in seen or user.op != "call_function":
-            continue
-        seen.add(user)
-        weight = next((a for a in user.args[1:3] if isinstance(a, Node) and a in constants), None)
-        if user.target in CONVOLUTIONS and user.args[0] is node and weight is not None:
-            if rank == 4:
-                return 1
-        elif user.target in PRODUCTS and weight is not None and node in user.args[:2]:
-            if rank > 1:
-                return rank - 1
-        elif user.target is aten.reshape.default:
-            axis = wanted_axis(user, constants, seen)
-            before, after = shape_of(node), shape_of(user)
-            moved = len(after) - len(before)
-            if axis is not None and axis - moved >= 1 and same(before[axis - moved :], after[axis:]):
-                return axis - moved
-            if axis is not None and axis == len(after) - 1 and 1 <= axis < rank and same(before[:axis], after[:axis]):
-                return axis
-        elif is_pool(user) or maps_each(user) or user.target in _ELEMENTWISE:
-            axis = wanted_axis(user, constants, seen)
-            if axis is not None and len(shape_of(user)) == rank:
-                return axis
-    return None
-
-
-_ELEMENTWISE = (
-    aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.rsub.Scalar,
-    aten.add.Scalar, aten.sub.Scalar, aten.mul.Scalar,
-)  # fmt: skip
 
 
 # ---- layers over bits, as the kernels take them ----

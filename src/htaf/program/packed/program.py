@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from htaf._ground.errors import TooLargeError, expect_memory, first_line
 from htaf.program.packed import operators
@@ -33,7 +32,7 @@ class Input(NamedTuple):
 class Program:
     """What a packed model runs.
 
-    inputs: the first values. outputs: the number of a value, None, or lists, tuples and dicts of these.
+    inputs: the first values. outputs: the number of a value, or a tuple of numbers and None.
 
     Raises:
         PackedError: something else than an `Instruction` among them, or in the outputs.
@@ -41,48 +40,35 @@ class Program:
 
     inputs: tuple[Input, ...]
     instructions: tuple[Instruction, ...]
-    outputs: Any
+    outputs: int | tuple[int | None, ...]
     tensors: dict[str, Tensor]
 
     def __post_init__(self) -> None:
         for one in self.instructions:
             if not isinstance(one, Instruction):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise PackedError(f"expected instructions of packed programs, got {type(one).__name__}")
-        outputs_to_json(self.outputs)
 
     def last_uses(self) -> dict[int, int]:
         """The place of the last instruction that makes or reads each value; of those in the outputs behind all."""
         last = {value: at for at, i in enumerate(self.instructions) for value in (*i.makes, *i.reads)}
         return last | dict.fromkeys(self.returned(), len(self.instructions))
 
-    def returned(self) -> list[Any]:
+    def returned(self) -> list[int]:
         """The values in the outputs."""
-        return [value for value in tree_leaves(self.outputs) if value is not None]
-
-
-def outputs_to_json(outputs: Any) -> dict[str, Any]:
-    """As a file has them: {"v": number}, {"none": null}, or a "list", "tuple" or "dict" of these."""
-    if outputs is None or type(outputs) is int:
-        return {"none": None} if outputs is None else {"v": outputs}
-    if type(outputs) in (list, tuple):
-        return {type(outputs).__name__: [outputs_to_json(item) for item in outputs]}
-    if type(outputs) is dict and all(isinstance(key, str) for key in outputs):
-        return {"dict": {key: outputs_to_json(item) for key, item in outputs.items()}}
-    raise PackedError(f"expected tensors in tuples, lists and dicts as outputs, got {type(outputs).__name__}")
+        given = (self.outputs,) if isinstance(self.outputs, int) else self.outputs
+        return [value for value in given if value is not None]
 
 
 # ---- the sizes of every tensor and of every value, before any of it runs ----
 
-_LARGEST, _TIMES = 1 << 30, 1 << 10  # bytes of a value, and where it is more: times the inputs'
-_TOGETHER = 4  # times that: of values in memory at once, and of all that are read and made for a batch of two
+_LARGEST, _TIMES = 1 << 30, 1 << 10  # bytes of a value of two rows, and where it is more: times the inputs'
 
 
 def check(program: Program, batch: int = BATCH) -> list[Any]:
     """Go through the instructions with tensors that have sizes and no content.
 
     Args:
-        batch: the size of the inputs where it is open. Values may grow in proportion to it, up to the machine's
-            memory; what grows with its square is bounded as for a batch of two.
+        batch: the size of the inputs where it is open. Values may grow in proportion to it, up to the machine's memory.
 
     Returns:
         The values by number, as tensors on "meta" and lists of them.
@@ -90,26 +76,12 @@ def check(program: Program, batch: int = BATCH) -> list[Any]:
     Raises:
         PackedError: an operator that is not allowed, or sizes that do not fit or are too large.
     """
-    try:
-        return _walk(program, batch, 0)
-    except PackedError:
-        if batch <= BATCH:
-            raise
-    # twice what is in proportion, as some values have a row less than the inputs
-    return _walk(program, batch, batch * max(_size(x) for x in _walk(program, BATCH, 0)))
-
-
-def _walk(program: Program, batch: int, more: int) -> list[Any]:
-    """The values by number. more: bytes that one may hold, beside what it always may."""
     meta = {name: tensor.to("meta") for name, tensor in program.tensors.items()}
     values: list[Any] = []
     for sizes, dtype in program.inputs:
         values.append(empty([batch if size is None else size for size in sizes], dtype))
-    given = _TIMES * sum(_bytes(x) for x in values)
-    most = max(_LARGEST, given, more)
-    left = _TOGETHER * max(_LARGEST * max(batch, BATCH) // BATCH, given)  # time is in proportion to what is moved
-    last = program.last_uses()
-    size = {value: _size(x) for value, x in enumerate(values)}
+    most = max(_LARGEST * max(batch // BATCH, 1), _TIMES * sum(_bytes(x) for x in values))
+    last, size = program.last_uses(), {value: _size(x) for value, x in enumerate(values)}
     held = peak = 0
     for at, instruction in enumerate(program.instructions):
         try:
@@ -122,10 +94,6 @@ def _walk(program: Program, batch: int, more: int) -> list[Any]:
         except Exception as error:  # whatever an operator raises for arguments that do not fit
             raise PackedError(f"{instruction.name}: {first_line(error):.200}") from None
         held += sum(size[value] for value in instruction.makes)
-        left -= sum(size[value] for value in (*instruction.reads, *instruction.makes))
-        if held > _TOGETHER * most or left < 0:
-            how = "together" if left >= 0 else "read and made together"
-            raise PackedError(f"expected values of at most {_TOGETHER * most:,} bytes {how}, got more{_advice(batch)}")
         peak = max(peak, held)
         done = {v for v in (*instruction.reads, *instruction.makes) if last[v] == at and v >= len(program.inputs)}
         held -= sum(size[value] for value in done)

@@ -83,7 +83,7 @@ class _Layer(NamedTuple):
 
 def _layer(call: Call, machine: Machine) -> _Layer | None:
     """The kernel of csrc/floats.cpp for this call; None where PyTorch runs it."""
-    makers = {"conv2d.default": _convolution, "linear.default": _linear, "mean.dim": _mean}
+    makers = {"conv2d.default": _weighted, "linear.default": _weighted, "mean.dim": _mean}
     maker = makers.get(call.operator)
     return None if maker is None or call.kwargs else maker(call, machine)
 
@@ -104,33 +104,42 @@ def _constants(call: Call, machine: Machine, weight_dimensions: int) -> tuple[in
     return values[0], found, added
 
 
-def _convolution(call: Call, machine: Machine) -> _Layer | None:
-    constants = _constants(call, machine, 4)
+def _weighted(call: Call, machine: Machine) -> _Layer | None:
+    """A convolution, or a linear layer as one of 1 x 1 over one image of one row."""
+    is_linear = call.operator == "linear.default"
+    constants = _constants(call, machine, 2 if is_linear else 4)
     usual: list[Any] = [[1, 1], [0, 0], [1, 1], 1]
     stride, padding, dilation, groups = [*call.args[3:], *usual[max(len(call.args) - 3, 0) :]]
     strides, border, apart = _pair(stride), _pair(padding), _pair(dilation)
     if constants is None or groups != 1 or strides is None or border is None or apart is None:
         return None
     source, weight, bias = constants
+    weight = weight[..., None, None] if is_linear else weight
     outputs, channels, height, width = weight.shape
     g = Geometry(channels, outputs, (height, width), strides, border, apart)
     fallback, floats, laid, y = _run(call, machine.tensors), machine.floats, machine.floats.prepare(weight), call.y
     added = None if bias is None else bias.contiguous()
 
+    def images(x: Tensor) -> Tensor:
+        if not is_linear:
+            return x
+        return x.reshape(1, 1, x.numel() // max(x.shape[-1], 1), x.shape[-1]).permute(0, 3, 1, 2)
+
     def run(values: Values, batch: int) -> None:
         x = values[source]
-        if x.ndim == 4:
-            values[y] = floats.convolution(x, laid, added, g)
-        else:
+        if not is_linear and x.ndim != 4:
             fallback(values, batch)
+            return
+        made = floats.convolution(images(x), laid, added, g)
+        values[y] = made.permute(0, 2, 3, 1).view(*x.shape[:-1], outputs) if is_linear else made
 
     def plan(planning: Planning) -> bool:
         x = planning.example(source)
-        if x.ndim != 4:
+        if not x.is_contiguous() if is_linear else x.ndim != 4:
             return False
-        ends = Ends(shift=planning.address(added), y=y)
+        x = images(x)
         where = floats.shape_of(x, g), At(source), floats.strides_of(x), planning.address(laid)
-        planning.step("floats", *where, NO_WINDOW, ends=ends)
+        planning.step("floats", *where, NO_WINDOW, ends=Ends(shift=planning.address(added), y=y))
         return True
 
     return _Layer(run, plan)
@@ -141,35 +150,6 @@ def _pair(written: Any) -> tuple[int, int] | None:
     if not isinstance(written, list) or len(written) not in (1, 2) or not all(type(n) is int for n in written):
         return None
     return written[0], written[-1]
-
-
-def _linear(call: Call, machine: Machine) -> _Layer | None:
-    constants = _constants(call, machine, 2)
-    if constants is None:
-        return None
-    source, weight, bias = constants
-    g = Geometry(weight.shape[1], weight.shape[0])
-    floats, laid, y = machine.floats, machine.floats.prepare(weight[..., None, None]), call.y
-    added = None if bias is None else bias.contiguous()
-
-    def rows(x: Tensor) -> Tensor:
-        return x.reshape(1, 1, x.numel() // max(x.shape[-1], 1), x.shape[-1]).permute(0, 3, 1, 2)
-
-    def run(values: Values, batch: int) -> None:
-        x = values[source]
-        values[y] = floats.convolution(rows(x), laid, added, g).permute(0, 2, 3, 1).view(*x.shape[:-1], g.outputs)
-
-    def plan(planning: Planning) -> bool:
-        x = planning.example(source)
-        if not x.is_contiguous():
-            return False
-        x = rows(x)
-        ends = Ends(shift=planning.address(added), y=y)
-        where = floats.shape_of(x, g), At(source), floats.strides_of(x), planning.address(laid)
-        planning.step("floats", *where, NO_WINDOW, ends=ends)
-        return True
-
-    return _Layer(run, plan)
 
 
 def _in_rows_of_channels(x: Tensor) -> bool:

@@ -117,7 +117,7 @@ class Spikes(Instruction):
         numbers = {"leak": self.leak, "gain": self.gain, "threshold": self.threshold, "soft": self.soft}
 
         def run(values: Values, batch: int) -> None:
-            values[bits] = spikes(values[source].movedim(axis, -1), None, None, **numbers)
+            values[bits] = spikes(values[source].movedim(axis, -1), **numbers)
 
         return Ready(run)
 
@@ -169,7 +169,7 @@ class Pool(Instruction):
 
     def prepare(self, machine: Machine) -> Ready:
         pool, source, bits = machine.maps.max_pool, self.input, self.bits
-        windows = (self.kernel, self.stride, self.padding, (1, 1))
+        windows = (self.kernel, self.stride, self.padding)
         smallest = None if self.smallest is None else aligned(machine.tensors[self.smallest])
 
         def run(values: Values, batch: int) -> None:
