@@ -8,7 +8,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # empty: Python keeps the compiled modules, of which collecting the tests takes more than half its time otherwise
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install demo test test-fast test-all sanitize stress check lint types bench bench-packed docs web wheel clean
+.PHONY: help install demo test test-fast test-all sanitize stress check lint types bench bench-packed docs web wheel release-dry-run clean
 
 help:
 	@echo "make demo      networks of 0/1 activations on handwritten digits, and a page of their bits (no download)"
@@ -16,12 +16,13 @@ help:
 	@echo "make test-all  the slow tests: kills, browsers, compilers, the rest of large tables, more examples"
 	@echo "make sanitize  the kernels under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make stress    changed files, bad inputs, random networks: a hundred times the cases of `make test-all` (hours)"
-	@echo "make check     ruff, pyright and the import order"
+	@echo "make check     ruff, pyright, the import order and the style of the pages"
 	@echo "make bench     errors of the kernels, then times of activations and training steps (10 minutes)"
 	@echo "make bench-packed  packed layers and networks beside float32 and int8 (30 minutes)"
 	@echo "make docs      the site with its examples, which it runs, into site/ (three minutes)"
 	@echo "make web       the explorer's page, from web/ into src/htaf/concepts/explorer/page/"
 	@echo "make wheel     sdist and wheel (Linux: manylinux) into dist/"
+	@echo "make release-dry-run  the wheel, installed from a folder alone into an empty environment, runs README's lines"
 
 install: $(STAMP)
 
@@ -44,7 +45,7 @@ demo: $(BASE)
 	$(BIN)/htaf demo --out runs/demo
 
 check: lint types
-	$(BIN)/python -m pytest -q tests/test_import_order.py
+	$(BIN)/python -m pytest -q tests/test_import_order.py tests/test_prose.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -107,6 +108,16 @@ wheel: $(STAMP)
 	    rm "$$wheel"; \
 	done
 	ls -l dist
+
+# pip may not ask an index: what the wheel does not name is missing here as it would be for users
+TRIAL := build/release
+release-dry-run: wheel
+	rm -rf $(TRIAL) && $(PYTHON) -m venv $(TRIAL)/venv
+	$(TRIAL)/venv/bin/pip download --quiet -c constraints.txt --dest $(TRIAL)/index "$$(echo dist/htaf-*.whl)[tables]"
+	$(TRIAL)/venv/bin/pip install --quiet --no-index --find-links $(TRIAL)/index 'htaf[tables]'
+	cd $(TRIAL) && venv/bin/htaf --help && venv/bin/python ../../tests/installed.py
+	awk '/^```python/ {n++; next} /^```/ && n {exit} n' README.md > $(TRIAL)/readme.py
+	cd $(TRIAL) && venv/bin/python readme.py
 
 clean:
 	rm -rf build dist site .pytest_cache .ruff_cache

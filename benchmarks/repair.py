@@ -39,7 +39,7 @@ def timm_resnet() -> nn.Module:
     import timm
 
     sizes: dict[str, Any] = {"channels": (8, 16, 32, 64), "stem_width": 8}
-    return htaf.replace(timm.create_model("resnet10t", num_classes=10, in_chans=1, **sizes), ACT)
+    return htaf.replace(timm.create_model("resnet10t", num_classes=10, in_chans=1, **sizes), ACT, where="*")
 
 
 def icbm() -> nn.Module:

@@ -243,20 +243,11 @@ def test_predict_raw_rows(htaf, run: Path, table: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("full", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_demo(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
     if not full:
-        from htaf.cli import demonstration
-
-        small = demonstration.tabular_mlp().replace(hidden=(128,))
-        monkeypatch.setattr(demonstration, "tabular_mlp", lambda: small)
-        monkeypatch.setattr(demonstration, "EPOCHS_OF_NETWORKS", 2)
-        monkeypatch.setattr(demonstration, "EPOCHS", 1)
+        monkeypatch.setattr("htaf.cli.demo.EPOCHS", 1)
     least = 0.9 if full else 0.3
     code, out, err = htaf("demo", "--out", tmp_path / "demo", "--json")
     assert code == 0, err
-    rows, found = json.loads(out)["methods"], json.loads(out)["concepts"]
-    assert [row["method"] for row in rows] == ["HTAF", "straight-through", "scaled sigmoid"]
-    assert len({row["epochs"] for row in rows}) == 1, "equal budgets"
-    assert all(row["exact"] > least for row in rows)
-    assert "Which columns matter" in (tmp_path / "demo" / "htaf" / "report.html").read_text("utf-8")
+    found = json.loads(out)
     assert found["exact"] > least
     page = tmp_path / "demo" / "explorer"
     assert found["page"] == str(page / "index.html")

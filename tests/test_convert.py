@@ -104,16 +104,6 @@ class DiscardsModule(nn.Module):
         return x
 
 
-class ByArguments(Owner):
-    """Activations that only their arguments tell, beside calls of the same functions that are none."""
-
-    def forward(self, x):
-        x = torch.maximum(torch.maximum(x, x - 1), torch.zeros_like(x)) - 0.3
-        x = x.clamp(min=0) * 0.5 - 0.2
-        x.clamp_(min=0)
-        return x - 0.1
-
-
 class Looping(Owner):
     def __init__(self, times):
         super().__init__()
@@ -438,14 +428,10 @@ def test_a_line_in_a_loop_over_layers_is_one_site_for_each_of_them():
             y = steps[layer](layer(y))
         assert torch.equal(new(X)[0], y)
     other = nn.Linear(4, 4)  # nothing tells of one that came later
-    new.layers = nn.ModuleList([other, layers[1]])
-    assert torch.equal(new(X)[0], torch.tanh(layers[1](torch.sigmoid(other(X)))))
-    new.layers = nn.ModuleList([layers[0], layers[1], other])
-    with pytest.raises(RuntimeError, match=r"relu in Levels.forward, line 5 of it only 3 times"):
-        new(X)
-    new.layers = nn.ModuleList([layers[1], other])
-    with pytest.raises(RuntimeError, match=r"line 5 of it ran behind layers in another order, not all of them known"):
-        new(X)
+    for some in ([other, layers[1]], [layers[0], layers[1], other], [layers[1], other]):
+        new.layers = nn.ModuleList(some)
+        with pytest.raises(RuntimeError, match=r"line 5 of it ran behind .*, or a layer that the example has not"):
+            new(X)
 
 
 def test_layers_are_known_in_copies_and_where_they_are_wrapped_or_put_elsewhere():
@@ -482,14 +468,12 @@ class Functional(Owner):
         return [x]
 
 
-def test_where_no_layer_tells_steps_take_turns():
+def test_where_no_layer_tells_there_is_one_step():
     new = replace(Functional(), HTAF, example=X)
-    new.relu_0, new.relu_1 = nn.Sigmoid(), nn.Tanh()
-    a, b = new.weights
-    assert torch.equal(new(X)[0], torch.tanh(F.linear(torch.sigmoid(F.linear(X, a)), b)))
+    new.relu_0, (a, b) = nn.Sigmoid(), new.weights
+    assert torch.equal(new(X)[0], torch.sigmoid(F.linear(torch.sigmoid(F.linear(X, a)), b)))
     new.weights = nn.ParameterList([a])
-    with pytest.raises(RuntimeError, match=r"\(2 in all\), but there was relu in Functional.forward, line 2"):
-        new(X)
+    assert torch.equal(new(X)[0], torch.sigmoid(F.linear(X, a)))
 
 
 def test_shared_activation_stays_one_module():
@@ -562,12 +546,6 @@ def test_forwards_of_one_module_may_differ_where_it_is_clear_which_call_is_which
     new = replace(model, HTAF, example=X)
     assert len(harden(new).eval()(X)) == 3
     assert len(torch.export.export(new.eval(), (X,)).module()(X)) == 3
-    weights = nn.ParameterList(torch.randn(4, 4) for _ in range(3))
-    model = Twice(Functional(), "weights", (weights[:2], weights))
-    model.weights = weights
-    with pytest.raises(ValueError, match=r"shared: .* in some forwards relu ran behind fewer layers than in others"):
-        replace(model, HTAF, example=X)
-    assert isinstance(replace(model, HTAF, example=X, where="act").act, HTAF)
 
 
 @pytest.mark.parametrize("orders", ["01 012", "012 201", "01 21", "0 12"])
@@ -634,7 +612,7 @@ def test_where_by_class_path_glob_predicate_and_list():
     def chosen(where):
         return names(conversion(replace(model, HTAF, where=where)).replaced)
 
-    assert chosen(None) == ["1", "2.0", "2.1", "3"]
+    assert chosen("*") == ["1", "2.0", "2.1", "3"]
     assert chosen(nn.ReLU) == ["1", "2.1"]
     assert chosen((nn.ReLU, nn.Tanh)) == ["1", "2.0", "2.1"]
     assert chosen("2.1") == ["2.1"]
@@ -956,7 +934,7 @@ def test_copies_pickles_and_checkpoints():
 def compile_in_one_graph():
     """Every odd model, smooth and exact, values and gradients; True when all agree with eager."""
     models = (Calls(), Nested(), DiscardsMethods(), DiscardsModule(), Looping(2), Shared(), Attribute(F.relu))
-    for model in (*models, ByArguments()):
+    for model in models:
         smooth = replace(model, HTAF, example=X)
         for new in (smooth, harden(smooth), replace(model, nn.Sigmoid, example=X)):
             torch._dynamo.reset()
@@ -975,8 +953,6 @@ def compile_in_one_graph():
     moved.layers = nn.ModuleList([moved.layers[1], moved.layers[0]])
     with pytest.raises(RuntimeError, match=r"call 0 ran behind layers.1"):
         torch.compile(moved, fullgraph=True, backend="eager")(X)
-    moved.layers = nn.ModuleList([moved.layers[1], nn.Linear(4, 4)])  # nothing tells of one that came later
-    torch.testing.assert_close(torch.compile(moved, fullgraph=True, backend="eager")(X), moved(X))
     return True
 
 
@@ -1073,7 +1049,7 @@ def test_transformer_decoder_keeps_its_activation_when_copied():
     assert isinstance(copy.deepcopy(exact).decoder.layers[0].activation, Heaviside)
 
 
-def test_a_line_that_looks_like_an_activation_by_chance_is_none():
+def test_a_maximum_that_may_be_an_activation_stays():
     class Boxes(Owner):
         def forward(self, x, *others):
             for other in others:
@@ -1084,7 +1060,7 @@ def test_a_line_that_looks_like_an_activation_by_chance_is_none():
     assert site.kind == "relu"
     new = replace(Boxes(), HTAF, example=(X, X - 1, torch.zeros(3, 4)))
     assert torch.equal(new(X, X + 2), HTAF()(X + 2))
-    assert conversion(new).hints == ("the model (Boxes): also computes maximum, left as it is",)
+    assert "an activation written with max" in str(conversion(new))
 
 
 def test_looking_leaves_no_trace_when_the_example_does_not_fit():

@@ -123,7 +123,7 @@ ZOO = {
     "Mamba": {"softplus: scale": 2},
     "ghostnetv2_100": None,
     "lraspp_mobilenet_v3_large": {"hardsigmoid: gate": 8, "sigmoid: gate": 1},
-    "fasterrcnn_mobilenet_v3_large_320_fpn": {"hardsigmoid: gate": 8, "sigmoid: choice": 1, "relu: choice": 1},
+    "fasterrcnn_mobilenet_v3_large_320_fpn": {"hardsigmoid: gate": 8, "sigmoid: choice": 1},
 }
 
 

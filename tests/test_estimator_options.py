@@ -124,8 +124,6 @@ def test_patience_ends_a_training() -> None:
     assert classifier(epochs=60, lr=0.5, recipe=fields).fit(X, Y).n_iter_ < 60
 
 
-# --- wrong words -------------------------------------------------------------------------------------
-
 WORDS = [*HtafClassifier._get_param_names(), *_fields()]
 
 
@@ -138,39 +136,6 @@ def test_a_hint_names_an_argument_or_a_field(word: str, edit: Callable[[str], st
             call()
         found = re.search(r"did you mean '(\w+)'", str(refused.value))
         assert found is None or found[1] in WORDS
-
-
-@pytest.mark.parametrize(
-    ("word", "said"),
-    [
-        ("learning_rate", " (did you mean 'lr'?)"),
-        ("dropout", ": a field of a recipe, give recipe={'dropout': ...}"),
-        ("sample_weight", ": weights of rows are given to fit, sample_weight="),
-        (
-            "eval_metric",
-            ": the loss is log loss or squared error, and its value on the validation rows chooses the epoch",
-        ),
-        ("cat_features", ": text is a category; of numbers that are codes make a column of text or of dtype category"),
-    ],
-)
-def test_words_of_other_libraries_are_understood(word: str, said: str) -> None:
-    with pytest.raises(TypeError, match=re.escape(f"unexpected keyword argument {word!r}{said}") + "$"):
-        HtafClassifier(**{word: 3})
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("--learning-rate 0.1", "got 'learning-rate' (did you mean '--lr'?)"),
-        ("--seed 1 --early_stopping_rounds 5", "got 'early_stopping_rounds' (did you mean '--patience'?)"),
-        ("--metric auc", "got 'metric': the loss is log loss or squared error"),
-        ("--sample-weight w", "got 'sample-weight' (did you mean '--weight'?)"),
-    ],
-)
-def test_words_of_other_libraries_are_understood_as_flags(words: str, said: str, htaf: Any) -> None:
-    code, _, err = htaf("train", "tabular", "--data", "wine", "--out", "nowhere", *words.split())
-    assert code == 2
-    assert f"htaf: error: expected a flag of htaf train tabular, {said}" in " ".join(err.split())
 
 
 def test_hints_of_columns_leave_out_the_target() -> None:

@@ -166,6 +166,11 @@ class Branching(nn.Module):
         return x if x.sum() > 0 else -x
 
 
+class Counting(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + x.new_zeros(len(x), 1)
+
+
 @pytest.mark.parametrize(
     ("net", "message"),
     [
@@ -173,6 +178,7 @@ class Branching(nn.Module):
         (Functional(), "expected a hardened model, got Functional with htaf.htaf"),
         (Branching(), "torch.export does not take Branching: "),
         (nn.Linear(4, 2), "torch.export does not take Linear: "),
+        (Counting(), r"write x\.shape\[0\]"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_written(net: nn.Module, message: str, tmp_path: Path) -> None:

@@ -51,12 +51,12 @@ BUDGETS = {
     "models": 2_370,
     "program": 10_801,
     "tables": 2_821,
-    "training": 8_224,
-    "transform": 6_394,
+    "training": 8_223,
+    "transform": 6_393,
     "": 620,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 57_783, ("tests", "paper/tests"): 48_064, ("paper/src",): 13_848}
+TOTALS = {("src/htaf",): 57_781, ("tests", "paper/tests"): 48_063, ("paper/src",): 13_848}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 

@@ -314,7 +314,7 @@ def test_the_spike_is_a_site() -> None:
     assert exact.state_dict().keys() == net.state_dict().keys()
     assert isinstance(exact, nn.Sequential)
     assert set(exact[:2](x * 30).unique().tolist()) == {0.0, 1.0}
-    replaced = htaf.replace(net, lambda: ScaledSigmoid(5.0))
+    replaced = htaf.replace(net, lambda: ScaledSigmoid(5.0), example=x)
     torch.testing.assert_close(replaced.get_submodule("1")(x), IF(ScaledSigmoid(5.0))(x))
     assert not torch.equal(replaced(x), net(x))
 
@@ -368,7 +368,7 @@ def test_bad_arguments(cls: Any) -> None:
 
 
 def test_a_bipolar_spike_put_in_later() -> None:
-    net = replace(nn.Sequential(IF(Heaviside())), lambda: HTAF(2.0, 11.0, bipolar=True))
+    net = replace(nn.Sequential(IF(Heaviside())), lambda: HTAF(2.0, 11.0, bipolar=True), where="*")
     with pytest.raises(ValueError, match="spike must be 0 or 1"):
         net(torch.randn(2, 3))
     with pytest.raises(ValueError, match="spike must be 0 or 1"):

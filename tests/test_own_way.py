@@ -183,8 +183,9 @@ def test_one_step_in_places_of_other_scales_is_told() -> None:
 
 
 def test_bad_input_says_what_to_do() -> None:
-    with pytest.raises(ValueError, match="expected example=, some hundred rows"):
-        htaf.replace(plain())
+    for given in ((), (htaf.HTAF,)):
+        with pytest.raises(ValueError, match="expected example=, some hundred rows"):
+            htaf.replace(plain(), *given)
     with pytest.raises(ValueError, match="give 2 to what factory makes"):
         htaf.replace(plain(), htaf.HTAF, levels=2)
     with pytest.raises(ValueError, match="1: expected finite pre-activations of the example, got nan"):
@@ -368,7 +369,7 @@ def test_a_residual_network_learns() -> None:
 def test_layers_that_wait_for_their_input_get_it_from_the_example() -> None:
     net = nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.Linear(8, 2))
     with pytest.raises(ValueError, match=r"0\.weight"):
-        htaf.replace(net, htaf.HTAF)
+        htaf.replace(net, htaf.HTAF, where="*")
     new = htaf.replace(net, example=X)
     assert {*new[1](new[0](X)).flatten().tolist()} == {0, 1}
     assert net[0].has_uninitialized_params()  # pyright: ignore[reportCallIssue]
@@ -417,7 +418,7 @@ def test_keep_that_leaves_nothing_or_finds_nothing_says_so() -> None:
         ("first", None, "which only an example= tells"),
     ):
         with pytest.raises(ValueError, match=words):
-            htaf.replace(Branches(), htaf.HTAF if example is None else None, example=example, keep=keep)
+            htaf.replace(Branches(), htaf.HTAF, where="*", example=example, keep=keep)
 
 
 def test_levels_by_path() -> None:

@@ -18,17 +18,16 @@ import pytest
 import torch
 import yaml
 from PIL import Image
-from safetensors import safe_open
 
 import htaf
-from htaf import language, sharing
+from htaf import sharing
 from htaf._ground.errors import HtafError
-from htaf._ground.files import SEAL, sealed, sealed_tensors
+from htaf._ground.files import SEAL, sealed
 from htaf.sharing import PACKED, SharingError, card, without_paths
 from htaf.training import runs
 from htaf.training.runs import HASHED, RECORD
 from made_hub import Hub, serving
-from made_language import TEXT, write_model
+from made_language import write_model
 from made_runs import digits, made_run
 
 
@@ -44,15 +43,6 @@ class Shared:
 
 ROWS = pd.DataFrame({"a": np.linspace(-2, 2, 60), "kind": [*"xyz"] * 20})
 WEIGHTS = {"record.json", "model.safetensors", "preprocessing.json"}
-LANGUAGE = {"config.json", "generation_config.json", "htaf_gates.safetensors", "htaf_record.json",
-            "model.htaf.safetensors", "tokenizer.json", "tokenizer_config.json"}  # fmt: skip
-
-
-def of_model(opened: Any) -> np.ndarray:
-    model, tokenizer = opened
-    ids = tokenizer("red cats", return_tensors="pt")["input_ids"]
-    with torch.no_grad():
-        return model(input_ids=ids).logits[0].numpy()
 
 
 class Kinds:
@@ -112,17 +102,6 @@ class Kinds:
         names = {"bottleneck.json", "bottleneck.safetensors"}
         return Shared(place, lambda opened: opened.predict_proba(features), names, ("8 bits of 6 features",))
 
-    def _gated(self) -> Shared:
-        write_model(self.llama)
-        (self.root / "text.txt").write_text(TEXT)
-        data = language.Data(str(self.root / "text.txt"), length=32, calibration=16, training=40, test=8)
-        language.fit(str(self.llama), data, language.Training(steps=0), self.root / "gated", last_k=2)
-        return Shared(self.root / "gated", of_model, LANGUAGE, ("0/1 gates", "| trained |", "from llama."))
-
-    @property
-    def llama(self) -> Path:
-        return self.root / "llama"
-
 
 @pytest.fixture(scope="module")
 def kinds(tmp_path_factory: pytest.TempPathFactory) -> Kinds:
@@ -135,7 +114,7 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
         yield found
 
 
-EACH = ("table", "icbm", "hardened", "packed", "concepts", "gated")
+EACH = ("table", "icbm", "hardened", "packed", "concepts")
 
 
 @pytest.mark.parametrize("kind", EACH)
@@ -208,14 +187,14 @@ def test_the_command(kinds: Kinds, hub: Hub, htaf: Any, tmp_path: Path, monkeypa
     assert code == 0, err
     said = json.loads(out)
     assert (said["name"], said["private"]) == ("ann/net", False)
-    assert "opens it" in htaf("push", kinds["gated"].place, "ann/words")[1]
+    assert "opens it" in htaf("push", kinds["packed"].place, "ann/words")[1]
     ROWS.to_csv("rows.csv", index=False)
     own = htaf("predict", kinds["table"].place, "rows.csv")[1]
     assert htaf("predict", f"ann/net@{said['commit']}", "rows.csv")[1] == own
-    assert htaf("generate", "ann/words", "red cats", "--tokens", "5")[1].strip()
-    hub.put_folder("ann/plain", kinds.llama)
+    write_model(tmp_path / "llama")
+    hub.put_folder("ann/plain", tmp_path / "llama")
     assert "its config.json is of another library" in htaf("evaluate", "ann/plain")[2]
-    assert "a commit, branch or tag of ann/words at the hub, got 'v9'" in htaf("generate", "ann/words@v9", "red")[2]
+    assert "a commit, branch or tag of ann/words at the hub, got 'v9'" in htaf("predict", "ann/words@v9", "rows.csv")[2]
     asked = len(hub.asked)
     assert htaf("report", "ann/net")[0] == 1, "it would be written into the cache of the hub"
     Path("runs").mkdir()
@@ -247,15 +226,12 @@ def with_weights(folder: Path, data: bytes) -> None:
     for name, record, entry in (
         ("model.safetensors", RECORD, HASHED["model.safetensors"]),
         ("bottleneck.safetensors", "bottleneck.json", "tensors"),
-        ("model.htaf.safetensors", "config.json", "files"),
         (PACKED, "", ""),
-        ("htaf_packed.safetensors", "", ""),
     ):
         if (folder / name).exists():
             (folder / name).write_bytes(data)
             if record:
-                files = json.loads((folder / record).read_text()).get("files", {}) | {name: digest}
-                resealed(folder, record, **{entry: files if entry == "files" else digest})
+                resealed(folder, record, **{entry: digest})
 
 
 def huge_header(folder: Path) -> None:
@@ -273,15 +249,6 @@ def giant(folder: Path) -> None:
         resealed(folder, RECORD, model=model | sizes)
     elif (folder / "bottleneck.json").exists():
         resealed(folder, "bottleneck.json", dtype="|S20000000")
-    elif (folder / "config.json").exists():
-        model = json.loads((folder / "config.json").read_text())["model"]
-        resealed(folder, "config.json", model=model | {"hidden_size": 10**7})
-    elif (file := folder / "htaf_packed.safetensors").exists():
-        with safe_open(file, "pt") as opened:
-            said, tensors = opened.metadata(), {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-        said.pop(SEAL)
-        about = json.loads(said["about"]) | {"heads": 1 << 24, "head_dim": 1 << 24}
-        file.write_bytes(sealed_tensors(tensors, said | {"about": json.dumps(about)}))
     else:  # tests/packed/test_safety.py has programs that no network has
         huge_header(folder)
 
@@ -362,13 +329,12 @@ def test_nothing_but_the_files_of_its_kind_is_fetched(kind: str, kinds: Kinds, h
     assert not [*tmp_path.rglob("outside.json")]
 
 
-def test_a_folder_of_another_library_is_refused_before_its_weights_come(kinds: Kinds, hub: Hub) -> None:
-    llama = kinds["gated"].place.parent / "llama"
+def test_a_folder_of_another_library_is_refused_before_its_weights_come(hub: Hub, tmp_path: Path) -> None:
+    llama = tmp_path / "llama"
+    write_model(llama)
     hub.put_folder("eve/llama", llama)
     for place in ("eve/llama", llama):
-        with pytest.raises(
-            SharingError, match=r"its config.json is of another library; htaf.language.load reads those"
-        ):
+        with pytest.raises(SharingError, match=r"its config.json is of another library; htaf.language.load reads"):
             htaf.load(place)
     assert not any("safetensors" in word for word in hub.asked)
     hub.put("eve/empty", {"README.md": b""})
@@ -380,27 +346,12 @@ def test_links_give_nothing_away(kinds: Kinds, hub: Hub, tmp_path: Path) -> None
     """Of a folder that came from elsewhere, pushed on in good faith."""
     secret = tmp_path / "secret"
     secret.write_text("a secret")
-    for kind, link in (("table", "metrics.csv"), ("gated", "vocab.json")):
-        folder = folder_of(kinds[kind], tmp_path / kind)
-        (folder / link).unlink(missing_ok=True)
-        (folder / link).symlink_to(secret)
-        try:
-            htaf.push_to_hub(folder, f"ann/{kind}")
-        except SharingError as error:
-            assert "is a link" in str(error)  # noqa: PT017
+    folder = folder_of(kinds["table"], tmp_path / "table")
+    (folder / "metrics.csv").unlink()
+    (folder / "metrics.csv").symlink_to(secret)
+    htaf.push_to_hub(folder, "ann/table")
     for data in (data for one in hub.repositories.values() for data in one.files().values()):
         assert b"a secret" not in data
-    folder = folder_of(kinds["gated"], tmp_path / "again")
-    (tmp_path / "outside.json").write_bytes(b"x")
-    files = json.loads((folder / "config.json").read_text())["files"]
-    resealed(folder, "config.json", files=files | {"../outside.json": sha256(b"x").hexdigest()})
-    for use in (htaf.load, lambda folder: htaf.push_to_hub(folder, "ann/again")):
-        with pytest.raises(HtafError, match=r"expected files beside it, got '\.\./outside.json'"):
-            use(folder)
-    (folder / "notes.txt").write_bytes(b"x")
-    resealed(folder, "config.json", files=files | {"notes.txt": sha256(b"x").hexdigest()})
-    with pytest.raises(SharingError, match=r"expected files of a language model, .* has 'notes.txt'"):
-        htaf.push_to_hub(folder, "ann/again")
 
 
 def test_paths_of_the_machine_stay_there() -> None:
@@ -447,6 +398,6 @@ def test_a_record_is_not_read_past_what_records_have(
     kinds: Kinds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sharing, "LARGEST", 10)
-    for kind in ("table", "icbm", "concepts", "gated"):
+    for kind in ("table", "icbm", "concepts"):
         with pytest.raises(SharingError, match="expected at most 10 bytes of JSON, got "):
             htaf.load(kinds[kind].place)

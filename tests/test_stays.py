@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 
 import pytest
@@ -220,41 +219,6 @@ def test_what_stays_and_why(formula, expected):
         harden(new)(X)
 
 
-class Excited(nn.Module):
-    """Squeeze and excite in modules."""
-
-    def __init__(self):
-        super().__init__()
-        layers = nn.AdaptiveAvgPool2d(1), nn.Conv2d(3, 3, 1), nn.ReLU(), nn.Conv2d(3, 3, 1), nn.Sigmoid()
-        self.gate = nn.Sequential(*layers)
-
-    def forward(self, x):
-        return x * self.gate(x)
-
-
-class Head(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.hidden, self.act, self.out = nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)
-
-    def forward(self, x):
-        return self.out(self.act(self.hidden(x)))
-
-
-def test_without_an_example_the_modules_tell_what_they_can():
-    layers = [nn.Conv2d(3, 3, 1), nn.Tanh(), nn.Conv2d(3, 2, 1), nn.Sequential(nn.Sigmoid()), nn.Flatten()]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        account = conversion(replace(nn.Sequential(*layers), HTAF))
-    assert {site.name: site.stays for site in account.left} == {"3.0": "output"}
-    assert [site.name for site in account.replaced] == ["1"]
-    assert "left     3.0 (sigmoid), stays: its value reaches an output" in str(account)
-    told = "outputs and gates were not looked at: without example= .*"
-    for model, name in ((Head(), r"act \(tanh\)"), (Excited(), r"gate.4 \(sigmoid\)")):
-        with pytest.warns(UserWarning, match=told + name):
-            replace(model, HTAF)
-
-
 def test_where_takes_in_what_stays():
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1), nn.Sigmoid())
     for where in ("3", "*", nn.Sigmoid, lambda site: site.kind == "sigmoid", ["1", "3"]):
@@ -279,5 +243,4 @@ def test_one_module_in_several_places_stays_if_one_of_them_does():
 
 
 def test_a_model_that_is_an_activation_is_chosen_by_being_given():
-    assert isinstance(replace(nn.Sigmoid(), HTAF), HTAF)
     assert isinstance(replace(nn.Sigmoid(), HTAF, example=X), HTAF)

@@ -43,6 +43,6 @@ def test_transforms_keep_the_type_of_the_model() -> None:
 
 def test_a_sequential_stays_one_and_an_activation_alone_does_not() -> None:
     plain = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
-    net = assert_type(htaf.replace(plain, htaf.HTAF), nn.Sequential)
+    net = assert_type(htaf.replace(plain, htaf.HTAF, example=torch.zeros(2, 3)), nn.Sequential)
     assert len(assert_type(htaf.harden(net), nn.Sequential)) == 3
     assert isinstance(htaf.harden(htaf.HTAF()), htaf.Heaviside)  # whatever the annotation says

@@ -1,26 +1,24 @@
 """What htaf wrote, opened by its place, and shared at the Hugging Face hub.
 
-A place is a folder, a file, or a name at the hub, of which nothing is fetched but tensors, JSON and the texts of a
-tokenizer, by the names that they have here: no code, no pickle. What was fetched is read as any other folder is: by the
-SHA-256 of its record, never as code.
+A place is a folder, a file, or a name at the hub, of which nothing is fetched but tensors and JSON, by the names that
+they have here: no code, no pickle. What was fetched is read as any other folder is: by the SHA-256 of its record, never
+as code.
 """
 
 from __future__ import annotations
 
 import ntpath
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from htaf._ground.console import markdown_text
-from htaf._ground.errors import HtafError, first_line, installed, listed
-from htaf._ground.files import parse_json, read_record, regular, sealed, write_atomic
+from htaf._ground.errors import HtafError, installed, listed
+from htaf._ground.files import regular
 from htaf.core.contract import StepFactory
 from htaf.data.notes import from_record, told
 from htaf.models.hub import asking_hub
@@ -36,13 +34,9 @@ REVISION = re.compile(r"(?!.*\.\.)\w[\w./-]{0,149}")
 LICENSE = re.compile(r"[A-Za-z0-9][\w.+-]{0,63}")
 _AT = re.compile(rf"({NAME.pattern})(?:@({REVISION.pattern}))?")
 LARGEST = 1 << 28  # bytes of a JSON file
-TOKENIZER = (
-    "tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt",
-    "merges.txt", "spiece.model", "chat_template.jinja",
-)  # fmt: skip
 PACKED = "packed.safetensors"  # the name of a packed file at the hub
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".npy")
-PLACES = ("name", "data_dir", "test", "from", "start_from", "text", "task", "task_test")  # of a record: may be paths
+PLACES = ("name", "data_dir", "test", "from")  # of a record: may be paths
 KEPT = ("recipe", "data", "model", "estimator", "positive")  # of a run's record, as it is
 # folders of an absolute path, of Linux, macOS or Windows, in a text: in quotes they may have blanks
 _FOLDERS = re.compile(
@@ -71,7 +65,7 @@ class Kind(NamedTuple):
 
 
 def load(place: str | PathLike[str], *, revision: str | None = None, method: StepFactory | None = None) -> Any:
-    """Open what htaf wrote: a run, an estimator, a packed file, a concept bottleneck, a language model with gates.
+    """Open what htaf wrote: a run, an estimator, a packed file, a concept bottleneck.
 
         model = htaf.load("runs/iris")                           # a folder or a file
         model = htaf.load("owner/iris", revision="v1")           # at the Hugging Face hub, as it was at a tag or commit
@@ -86,11 +80,11 @@ def load(place: str | PathLike[str], *, revision: str | None = None, method: Ste
     Returns:
         of a run on a table `HtafClassifier` or `HtafRegressor`; of a run on images `htaf.runs.Run`; of a file of
         `htaf pack` `htaf.runs.PackedRun`, of `htaf.packed.save` `PackedModel`; of `ConceptBottleneck.save` that
-        classifier; of a language model (model, tokenizer), packed or not.
+        classifier. `htaf.language.load` opens language models.
 
     Raises:
         HtafError: there is nothing that htaf wrote, it is damaged, or the hub cannot be reached: SharingError,
-            RunError, PackedError, ConceptError or LanguageError.
+            RunError, PackedError or ConceptError.
     """
     path = fetched(place, revision)
     if path.is_dir():
@@ -233,8 +227,6 @@ def _write(what: Any, folder: Path) -> Any:
         if not path.exists():
             raise SharingError(f"expected a folder or a file that htaf wrote, found none at {path}")
         kind = None if path.is_file() else _known(path, path)
-        if kind is LANGUAGE:
-            return _write_language(path, folder)
         what = _packed(path) if kind is None else _run(path) if kind.mark == RECORD else kind.read(path, None)
     what = getattr(what, "run_", what)
     if isinstance(what, Run):
@@ -259,24 +251,6 @@ def _write(what: Any, folder: Path) -> Any:
     return what
 
 
-def _write_language(path: Path, folder: Path) -> dict[str, Any]:
-    """Copy the files of a language model, whose names its kind knows; gives its record, {} without one."""
-    from htaf.language import LanguageError, files
-    from htaf.language.run import RECORD, read
-
-    files.verify(path)
-    config = read_record(path / LANGUAGE.mark, files.FORMAT, LanguageError) or {}
-    write_atomic(folder / LANGUAGE.mark, sealed(without_paths(config)))
-    for name in config["files"]:
-        if Path(name).name != name or not any(fnmatchcase(name, one) for one in (LANGUAGE.mark, *LANGUAGE.files)):
-            raise SharingError(f"expected files of a language model, {path} has {name!r:.80}")
-        shutil.copyfile(path / name, folder / name)
-    record = without_paths(read(path)) if (path / RECORD).is_file() else {}
-    if record:
-        write_atomic(folder / RECORD, sealed(record))
-    return record
-
-
 def without_paths(record: Mapping[str, Any]) -> dict[str, Any]:
     """A record whose texts name files without the folders of the machine where they were; of a run what its key is made
     of, and what has words of its data, stay."""
@@ -297,8 +271,7 @@ def without_paths(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _kind(folder: Path) -> Kind | None:
     """Which kind a folder is; None: htaf did not write it."""
-    marked = (kind for kind in KINDS if (folder / kind.mark).is_file())
-    return next((kind for kind in marked if kind is not LANGUAGE or _is_gated(folder / kind.mark)), None)
+    return next((kind for kind in KINDS if (folder / kind.mark).is_file()), None)
 
 
 def _known(folder: Path, place: object, there: Iterable[str] | None = None) -> Kind:
@@ -308,22 +281,11 @@ def _known(folder: Path, place: object, there: Iterable[str] | None = None) -> K
     names = sorted(file.name for file in folder.iterdir()) if there is None else sorted(there)
     marks = ", ".join(kind.mark for kind in KINDS)
     said = f"expected a folder that htaf wrote, with one of {marks}, {place} has none"
-    if LANGUAGE.mark in names:
-        raise SharingError(f"{said} of htaf: its {LANGUAGE.mark} is of another library; htaf.language.load reads those")
+    if "config.json" in names:
+        raise SharingError(f"{said}: its config.json is of another library; htaf.language.load reads language models")
     if pickles := [name for name in names if name.endswith(PICKLES)]:
         raise SharingError(f"{said}; {listed(pickles, 3)} is of another library, and a pickle can run code: not read")
     raise SharingError(f"{said}; it holds {listed(names, 5)}" if names else f"{said}: it is empty")
-
-
-def _is_gated(config: Path) -> bool:
-    """Whether a configuration is one that `htaf.language.save` wrote."""
-    from htaf.language.files import KIND
-
-    try:
-        content = parse_json(_small(config))
-    except (OSError, ValueError) as error:
-        raise SharingError(f"{config} is damaged: {first_line(error)}") from None
-    return isinstance(content, dict) and content.get("model_type") == KIND
 
 
 def _small(file: Path) -> bytes:
@@ -367,23 +329,10 @@ def _bottleneck(folder: Path) -> Any:
     return ConceptBottleneck.load(folder)
 
 
-def _language(folder: Path) -> Any:
-    from htaf.language import files
-
-    return files.load(folder)
-
-
-LANGUAGE = Kind(
-    "config.json",
-    ("htaf_record.json", "htaf_gates.safetensors", "generation_config.json", "model*.htaf*.safetensors",
-     "model*.htaf.json", *TOKENIZER),
-    lambda folder, _: _language(folder),
-)  # fmt: skip
 KINDS = (
     Kind(RECORD, (MODEL, SMOOTH, PREPROCESSING), _run_or_estimator),
     Kind("bottleneck.json", ("bottleneck.safetensors",), lambda folder, _: _bottleneck(folder)),
     Kind(PACKED, (), lambda folder, _: _packed(folder / PACKED)),
-    LANGUAGE,
 )
 
 
@@ -391,13 +340,11 @@ def card(name: str, what: Any, license: str | None) -> str:
     """Return README.md of a folder at the hub.
 
     Args:
-        name: owner/name. what: a run, a packed network, a `ConceptBottleneck`, or the record of a language model, {}
-            where it has none. license: None: none is given.
+        name: owner/name. what: a run, a packed network or a `ConceptBottleneck`. license: None: none is given.
     """
     with installed():
         from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-        from htaf.concepts.embeddings import ConceptBottleneck
         from htaf.program.integer.model import IntegerModel
         from htaf.training.runs import PackedRun, Run
     facts: dict[str, Any]
@@ -407,11 +354,8 @@ def card(name: str, what: Any, license: str | None) -> str:
         facts = {"kind": "packed", "checked": what.about.get("checked")} | _of_data(what.about, what.preprocessor())
     elif isinstance(what, packed.PackedModel | IntegerModel):
         facts = {"kind": "packed", "record": {}}
-    elif isinstance(what, ConceptBottleneck):
-        facts = {"kind": "bottleneck", "record": {}} | _of_bottleneck(what)
     else:
-        scores = [(model, what[model]) for model in ("before", "calibrated", "trained") if what.get(model)]
-        facts = {"kind": "language", "record": what, "scores": scores, "task": "text-generation"}
+        facts = {"kind": "bottleneck", "record": {}} | _of_bottleneck(what)
     data, task = facts.get("data", ""), facts.get("task")
     title = name.partition("/")[2]
     metrics = facts.get("metrics") or {}

@@ -1,4 +1,4 @@
-"""Heads on concepts: scikit-learn fits, planted concepts, the test part chooses nothing; NEC, NCC and completeness."""
+"""Heads on concepts: scikit-learn fits, planted concepts, the test part chooses nothing; NEC and NCC."""
 
 from __future__ import annotations
 
@@ -20,11 +20,8 @@ from htaf.concepts import heads as module
 from htaf.concepts.codes import Codes, ConceptError, codes_of
 from htaf.concepts.counts import labelled
 from htaf.concepts.heads import (
-    CANDIDATES,
     STRENGTHS,
-    accuracies,
     by_importance,
-    completeness,
     contributing,
     correct,
     effective,
@@ -138,18 +135,22 @@ def test_a_head_on_bits_gives_the_logits_of_the_fit() -> None:
     np.testing.assert_allclose(train.unpack() @ head.weight.T + head.bias, fit.z @ w.T + b, atol=1e-5)
 
 
-def test_validation_accuracy_chooses_the_point_and_the_strength(monkeypatch: pytest.MonkeyPatch) -> None:
-    codes = planted()
-    path = fit_of(labelled(codes, "train")).path(10)
-    points = [strength for strength, (w, _) in path if effective(w.numpy()) >= 3]
-    of_points, of_ridges = [0.1, 0.9, 0.5, 0.9], [0.2, 0.3, 0.8, 0.8]
-    assert len(of_points) == CANDIDATES
-    told = iter([*of_points, *of_ridges])
-    monkeypatch.setattr(heads, "correct", lambda *_: np.array(next(told)))
-    (found,) = sparse_heads(codes, (3,))
-    assert found.strength == pytest.approx(points[1])  # the first of the best
-    assert found.ridge == STRENGTHS[2]
-    assert found.validation == 0.8
+def test_the_strongest_penalty_stands_until_a_weaker_one_is_clearly_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = iter(np.repeat([0.5, 0.8, 0.8], heads.FOLDS))
+    monkeypatch.setattr(heads, "correct", lambda some, _: np.arange(len(some)) < next(shares) * len(some))
+    (found,) = sparse_heads(planted(), (3,))
+    assert found.ridge == STRENGTHS[1]
+    assert found.validation == pytest.approx(0.8, abs=0.01)
+    assert not list(shares)  # the fourth was not tried
+
+
+def test_a_validation_image_is_judged_by_heads_that_have_not_seen_it() -> None:
+    r = np.random.default_rng(0)  # more bits than images: a head is right on all that it was fitted to
+    bits, labels = r.random((120, 200)) < 0.5, r.integers(0, 4, 120)
+    codes = codes_of(bits, labels, np.zeros((4, 200)), np.zeros(4), parts=parts_of(60, 60))
+    (found,) = sparse_heads(codes, (None,))
+    assert correct(labelled(codes, "validation"), found.head).mean() > 0.9
+    assert found.validation == found.right.mean() < 0.5
 
 
 def test_planted_concepts_carry_the_sparse_head() -> None:
@@ -169,8 +170,7 @@ def test_planted_concepts_carry_the_sparse_head() -> None:
     labels = test.labels
     logits = test.unpack().astype(float) @ three.head.weight.T + three.head.bias
     assert shares[0] == pytest.approx((logits.argmax(1) == labels).mean())
-    validation = labelled(codes, "validation")
-    assert three.validation == pytest.approx(correct(validation, three.head).mean())
+    assert three.validation > 0.85
 
 
 def test_the_test_part_chooses_nothing() -> None:
@@ -181,10 +181,10 @@ def test_the_test_part_chooses_nothing() -> None:
     np.testing.assert_array_equal(one.head.weight, two.head.weight)
 
 
-def test_a_class_without_training_images_is_never_predicted() -> None:
+def test_a_class_without_images_to_fit_to_is_never_predicted() -> None:
     codes = planted()
     labels = np.array(codes.labels)
-    labels[(codes.parts == 0) & (labels == 4)] = 3
+    labels[(codes.parts < 2) & (labels == 4)] = 3
     found_heads = sparse_heads(replace(codes, labels=labels), (2, None))
     for found in found_heads:
         logits = codes.unpack().astype(float) @ found.head.weight.T + found.head.bias
@@ -276,7 +276,8 @@ def test_the_head_of_a_run_over_a_frozen_backbone(images: Images, tmp_path: Path
     assert used(after) <= 3
     for part in ("validation", "test"):  # what is measured on kept features is what the whole network gives
         found = open_run(after.path).evaluate(part, images)
-        assert kept(after)[part] == pytest.approx(found["exact"]["accuracy"])
+        if part == "test":  # that of validation images is by heads that have not seen them
+            assert kept(after)[part] == pytest.approx(found["exact"]["accuracy"])
         for network in ("smooth", "exact"):
             assert after.record["metrics"][network][part]["loss"] == pytest.approx(found[network]["loss"], rel=1e-4)
     again = fit(recipe, images, tmp_path / "run", source={"name": "digits"})
@@ -420,28 +421,6 @@ def some(seed: int = 0, n: int = 50, concepts: int = 11, classes: int = 3) -> Co
     return codes_of(bits, r.integers(0, classes, n), r.normal(size=(classes, concepts)), r.normal(size=classes))
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.integers(0, 10**6), st.integers(1, 60), st.integers(1, 20), st.integers(1, 5))
-def test_accuracies_are_those_of_means_in_the_place_of_concepts(seed: int, n: int, concepts: int, classes: int) -> None:
-    codes = some(seed, n, concepts, classes)
-    r = np.random.default_rng(seed)
-    order, means = r.permutation(concepts), r.random(concepts)
-    found = accuracies(codes, order, means, np.arange(concepts + 1))
-    for k in range(concepts + 1):
-        values = codes.unpack().astype(float)
-        values[:, order[k:]] = means[order[k:]]
-        predicted = (values @ codes.weight.T.astype(float) + codes.bias).argmax(1)
-        assert found[k] == pytest.approx(np.mean(predicted == codes.labels))
-    assert found[-1] == pytest.approx(np.mean(codes.exact == codes.labels))
-
-
-def test_chunks_of_images_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    codes, means = some(n=100), np.full(11, 0.4)
-    whole = completeness(codes, means)
-    monkeypatch.setattr(module, "CHUNK", 7)
-    assert completeness(codes, means) == whole
-
-
 def test_the_order_ignores_what_changes_no_prediction() -> None:
     codes = some()
     rates = codes.unpack().mean(0)
@@ -454,29 +433,3 @@ def test_the_order_ignores_what_changes_no_prediction() -> None:
 def test_a_dead_concept_comes_last_and_ties_go_by_number() -> None:
     weight, rates = np.array([[9.0, 1.0, 1.0], [-9.0, -1.0, -1.0]]), np.array([1.0, 0.5, 0.5])
     assert by_importance(weight, rates).tolist() == [1, 2, 0]
-
-
-def test_enough_is_the_first_k_after_which_accuracy_stays_near() -> None:
-    # bit 0 tells the class; bit 1 is noise that the head overrates against it; bits 2 and 3 mend that
-    r = np.random.default_rng(0)
-    truth, noise = r.random(400) < 0.5, r.random(400) < 0.5
-    bits = np.stack([truth, noise, noise], 1)
-    weight = np.array([[0.0, 0.0, 0.0], [3.0, 2.9, -2.0]])
-    codes = codes_of(bits, truth.astype(int), weight, np.array([1.5 + 0.45, 0.0]))
-    result = completeness(codes, bits.mean(0))
-    curve = result["accuracy"]
-    assert curve[1] == 1
-    assert result["enough"] == 1
-    bad = completeness(codes_of(bits, truth.astype(int), weight * [1, 2, 3], np.array([1.5, 0.0])), bits.mean(0))
-    assert bad["k"] == [0, 1, 2, 3]
-    for found in (result, bad):
-        curve, enough = np.array(found["accuracy"]), found["enough"]
-        assert (curve[enough:] >= curve[-1] - 0.005).all()
-        assert enough == 0 or curve[enough - 1] < curve[-1] - 0.005
-
-
-def test_the_cost_of_many_images_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "READ", 50 * 20)
-    assert len(completeness(some(concepts=200), np.full(200, 0.5))["k"]) <= 21
-    monkeypatch.setattr(module, "READ", 1)
-    assert completeness(some(concepts=200), np.full(200, 0.5))["k"] == [0, 1, 200]

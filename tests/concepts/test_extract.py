@@ -22,7 +22,7 @@ from htaf.concepts import extract as module
 from htaf.concepts import store
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.extract import Block, Job, Outcome, as_margins, extract, in_this_process
-from htaf.concepts.run_heads import write_edited
+from htaf.concepts.run_heads import edited_run
 from htaf.concepts.store import CodesFolder, open_codes, open_folder
 from htaf.core.activations import HTAF
 from htaf.data.images import Images, MemoryPart, as_images, split
@@ -211,7 +211,7 @@ def test_an_exact_network_with_weights_of_its_own(run: runs.Run, images: Images,
     np.testing.assert_array_equal(codes.exact, other.model()(x).argmax(1))
     np.testing.assert_array_equal(codes.smooth, smooth(x).argmax(1))
     np.testing.assert_allclose(codes.logits(), other.model()(x).numpy(), atol=1e-5)
-    edited: Any = write_edited(other, tmp_path / "edited", [(3, 5)], other.record["metrics"])
+    edited: Any = edited_run(other, [(3, 5)]).save(tmp_path / "edited")
     for exact, network in ((True, changed), (False, smooth)):
         weight = edited.model(exact=exact).head.weight
         assert weight[3, 5] == 0

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score
 
-from htaf.concepts import scores as scores_module
 from htaf.concepts import store
 from htaf.concepts.codes import Codes, ConceptError, codes_of
 from htaf.concepts.scores import score, shown, summary
@@ -218,17 +217,6 @@ def test_the_order_of_images_does_not_matter() -> None:
     codes = some(dead=2)
     shuffled = codes.take(np.random.default_rng(0).permutation(len(codes)))
     assert score(codes) == score(shuffled)
-
-
-def test_a_sample_says_so_and_is_drawn_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
-    codes = some(n=1200)
-    whole = score(codes)
-    assert "sample" not in whole
-    monkeypatch.setattr(scores_module, "SAMPLE", 100)
-    scores = score(codes)
-    assert scores["sample"]["images"] == 100
-    assert scores["sample"]["of"] == scores["accuracy"]["test"]["images"]
-    assert {name for name in whole if whole[name] != scores[name]} <= {"sparsity", "completeness"}
 
 
 def test_scores_of_parts_on_disk_are_those_of_the_whole(

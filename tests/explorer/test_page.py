@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from htaf.concepts.codes import codes_of
-from htaf.concepts.counterfactuals import counterfactual
 from htaf.concepts.explorer.build import build_page
 from made_pages import read_page
 from visits import Site, Visit, pictures, until
@@ -143,21 +142,6 @@ def test_nearest_images_follow_the_flips(site: Site, visit: Open) -> None:
         "section[aria-labelledby=nearest] .far", "all => all.map(span => span.textContent)"
     )
     assert [0 if text == "same bits" else int(text.split()[0]) for text in said] == far[order].tolist()
-
-
-def test_counterfactuals_enclose_those_of_python(site: Site, visit: Open) -> None:
-    page, shown = visit(site).go(), site.shown
-    for row in range(10):
-        for target in range(5):
-            seen = page.evaluate("([row, target]) => htafExplorer.counterfactual(row, target)", [row, target])
-            best = counterfactual(shown, row, target).upper
-            if best is None:
-                assert seen["concepts"] is None
-            elif seen["concepts"] is None:
-                assert seen["feasible"] is None
-            else:
-                assert seen["lower"] <= best <= len(seen["concepts"])
-                assert best == len(seen["concepts"]) or not seen["proven"]
 
 
 def test_flips_are_shown_and_applied(site: Site, visit: Open) -> None:

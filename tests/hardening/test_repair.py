@@ -350,14 +350,16 @@ def test_what_was_overwritten_is_not_undone(join: Callable[..., Tensor]) -> None
 def timm_resnet() -> nn.Module:
     timm = pytest.importorskip("timm")
     sizes: dict[str, Any] = {"channels": (4, 4, 8, 8), "stem_width": 4}
-    return htaf.replace(timm.create_model("resnet10t", num_classes=3, in_chans=1, **sizes), partial(HTAF, 1.0, 5.0))
+    return htaf.replace(
+        timm.create_model("resnet10t", num_classes=3, in_chans=1, **sizes), partial(HTAF, 1.0, 5.0), where="*"
+    )
 
 
 def timm_vit() -> nn.Module:
     timm = pytest.importorskip("timm")
     sizes: dict[str, Any] = {"img_size": 16, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2}
     vit = timm.create_model("vit_tiny_patch16_224", num_classes=3, in_chans=1, **sizes)
-    return htaf.replace(vit, partial(HTAF, 1.0, 5.0))
+    return htaf.replace(vit, partial(HTAF, 1.0, 5.0), where="*")
 
 
 def icbm() -> nn.Module:

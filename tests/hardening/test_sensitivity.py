@@ -65,6 +65,15 @@ def test_ones_own_training_and_score_in_the_time_that_is_given(narrow: nn.Module
     assert (found.changes, found.keep, found.levels) == ((), (), {})
 
 
+def test_the_only_step_is_never_advised_away() -> None:
+    def real(net: nn.Module) -> float:
+        return float(any(isinstance(module, nn.ReLU) for module in net.modules()))
+
+    net = htaf.replace(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1)), example=X, where="*")
+    found = htaf.sensitivity(net, TRAINING, measure=real, higher=True, train=lambda _: None, levels=1)
+    assert (found.changes[0].gain, found.keep, found.kept, len(found.notes)) == (1, (), None, 1)
+
+
 def test_bad_input_says_what_to_do(narrow: nn.Module) -> None:
     with pytest.raises(ValueError, match=r"expected a model made by htaf\.replace"):
         htaf.sensitivity(nn.Linear(4, 1), TRAINING, valid=HELD)

@@ -11,10 +11,8 @@ import pytest
 import safetensors.torch
 import torch
 from tests.language.models import tiny, write_gguf
-from transformers import AutoTokenizer
 
 from htaf.language import LanguageError, Training, calibrate, files
-from htaf.language.generating import continued, prompt_tokens
 from htaf.language.run import RECORD, read
 from htaf.language.scores import text_scores
 from htaf.models import hub
@@ -107,49 +105,25 @@ def test_folders_of_strangers_that_are_refused(model, tmp_path, change, said):
         files.load(tmp_path / "made")
 
 
-def test_a_configuration_loads_nothing(model, tmp_path, htaf):
+def test_a_configuration_loads_nothing(model, tmp_path):
     network, tokenizer = files.load(model)
-    prompt = prompt_tokens(tokenizer, "red cats")
-    wanted = continued(network, prompt, most=12)
-    assert len(wanted) > 2
+    prompt = tokenizer("red cats", return_tensors="pt")
+    wanted = network.generate(**prompt, do_sample=False, max_new_tokens=12)
     shutil.copytree(model, tmp_path / "made")
     kernel = dict.fromkeys(("attn_implementation", "experts_implementation"), "owner/kernel")
     code = {"auto_map": {"AutoConfig": "a/b--c.D"}, "transformers_weights": "other.safetensors"}
     edit(tmp_path / "made" / "config.json", **kernel, **code)
-    made, tokenizer = files.load(tmp_path / "made")
-    assert torch.equal(continued(made, prompt, most=12), wanted)
-    said = htaf("generate", tmp_path / "made", "red cats", "--tokens", "12")[1]
-    assert said == tokenizer.decode(wanted, skip_special_tokens=True) + "\n"
-    edit(tmp_path / "made" / "generation_config.json", stop_strings=["a"])
-    with pytest.raises(LanguageError, match="LlamaForCausalLM cannot go on from a prompt"):
-        continued(files.load(tmp_path / "made")[0], prompt, most=12)
-
-
-@pytest.mark.parametrize(
-    ("template", "said"),
-    [
-        ("{% for", "unexpected 'end of template'"),
-        ("{{ ''.__class__.__mro__ }}", "is unsafe"),
-        ("{{ raise_exception('no such role') }}", "no such role"),
-    ],
-)
-def test_chat_templates_that_fail(model, template, said):
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    tokenizer.chat_template = template
-    with pytest.raises(LanguageError, match=f"the chat template of this model fails: .*{said}.*--chat off"):
-        prompt_tokens(tokenizer, "red cats")
-    assert len(prompt_tokens(tokenizer, "red cats", chat=False)) == 2
+    made, _ = files.load(tmp_path / "made")
+    assert torch.equal(made.generate(**prompt, do_sample=False, max_new_tokens=12), wanted)
 
 
 def test_logits_that_are_not_finite(model):
     network, tokenizer = files.load(model)
     with torch.no_grad():
         network.lm_head.weight.fill_(float("nan"))  # as a model that was never a file
-    prompt = prompt_tokens(tokenizer, "red cats")
-    with pytest.raises(LanguageError, match="expected finite logits"):
-        continued(network, prompt, most=3)
+    prompt = tokenizer("red cats", return_tensors="pt")["input_ids"]
     with pytest.raises(LanguageError, match="expected a finite loss on the text"):
-        text_scores(network, None, prompt[None].expand(1, 2))
+        text_scores(network, None, prompt)
 
 
 def test_places_without_a_model(fitted, model, tmp_path):
@@ -176,14 +150,8 @@ def test_an_unknown_name_without_a_network(monkeypatch):
         files.load("no-one/no-model")
 
 
-def test_prompts(run, tmp_path, htaf):
+def test_a_language_model_is_not_packed(run, tmp_path, htaf):
     out, _ = run
-    assert "expected a prompt, got an empty one" in htaf("generate", out, " ")[2]
-    code, _, told = htaf("generate", out, "red cats " * 100)
-    assert (code, "expected a prompt of fewer than 128 tokens" in told) == (1, True)
-    assert "expected a prompt in UTF-8" in htaf("generate", out, "\udcff")[2]
-    assert "--temperature must be 0, or >= 0.001" in htaf("generate", out, "x", "--temperature", "1e-40")[2]
-    assert "no config.json" in htaf("generate", tmp_path, "x")[2]
     assert "is a language model" in htaf("pack", out, "--out", tmp_path / "packed")[2]
 
 

@@ -7,10 +7,8 @@ import dataclasses
 import pytest
 import torch
 from tests.language.models import MORE, tiny
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from htaf.language import LanguageError, calibrate, gates_of
-from htaf.language.generating import continued
 from htaf.language.hidden import hidden_states, starting_at
 from htaf.language.kept import kept
 from htaf.language.lora import train
@@ -204,39 +202,3 @@ def test_what_was_kept_and_has_changed_is_computed_again(tmp_path):
     file.write_bytes(file.read_bytes().replace(b"1.25", b"1.24"))  # one bit
     asked.append(kept(file, lambda: ({}, {"loss": 2.5})))
     assert asked == [({}, {"loss": 1.25}, True), ({}, {"loss": 1.25}, False), ({}, {"loss": 2.5}, True)]
-
-
-# ---- a prompt is gone on from with models and tokenizers of every kind ----
-
-
-SIZES = {
-    "mamba": {"hidden_size": 16, "num_hidden_layers": 1, "state_size": 4},
-    "openai-gpt": {"n_embd": 16, "n_layer": 1, "n_head": 2},
-    "llama": {
-        "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-    },
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", SIZES)
-def test_models_that_keep_keys_and_values_and_others(kind: str) -> None:
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, vocab_size=50, **SIZES[kind])).eval()
-    text = torch.tensor([5, 6, 7])
-    made = continued(model, text, most=6).tolist()
-    assert made
-    for token in made:
-        with torch.no_grad():
-            assert token == model(input_ids=text[None]).logits[0, -1].argmax()
-        text = torch.cat([text, torch.tensor([token])])
-
-
-def test_drawn_tokens_depend_on_the_seed_alone() -> None:
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", vocab_size=50, **SIZES["llama"])).eval()
-    model.config.eos_token_id = model.generation_config.eos_token_id = None
-    before = torch.get_rng_state()
-    drawn = [continued(model, torch.tensor([5]), most=12, temperature=1.0, seed=seed).tolist() for seed in (0, 0, 1)]
-    assert drawn[0] == drawn[1] != drawn[2]
-    assert torch.equal(torch.get_rng_state(), before)

@@ -117,7 +117,7 @@ def warm() -> None:
     import matplotlib.pyplot
 
     for name in ("lightning", "onnx", "onnxruntime", "onnxscript", "openai", "sklearn.ensemble", "pyarrow.parquet",
-                 "htaf.cli.demonstration", "htaf.concepts.naming.job", "htaf.concepts.explorer.build",
+                 "htaf.cli.demo", "htaf.concepts.naming.job", "htaf.concepts.explorer.build",
                  "htaf.program.export", "htaf.training.runs.run", "htaf.training.fit"):  # fmt: skip
         pkgutil.resolve_name(name)
     for row in known().verbs.values():
@@ -139,7 +139,6 @@ WORDS = {
     "train icbm": f"{IMAGES} --depth 10 --width 1",
     "train llm": "--model W/llm --text W/text.txt --out out --length 16 --last-k 1 --steps 1 --training-blocks 4 "
     "--method ste",
-    "generate": "W/llm-run 'red cats' --tokens 3",
     "predict": "W/table-run W/rows.csv --out out.csv",
     "explain": "W/table-run W/rows.csv",
     "paper list": "",

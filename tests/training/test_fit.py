@@ -663,19 +663,13 @@ def test_dead_units_are_said() -> None:
 # --- progress ---
 
 
-def test_a_line_an_epoch_without_a_terminal(table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_said_without_a_terminal(table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train(tmp_path / "run", table, progress=True)
-    head, *lines = capsys.readouterr().err.splitlines()
+    head, *_ = capsys.readouterr().err.splitlines()
     assert head == (
         "made.csv, mlp htaf: 56 rows to train on, 8 to validate; 4 epochs, adamw, lr 0.02 (one_cycle), batches of 16; "
         "1 thread"
     )
-    rows = list(csv.DictReader((tmp_path / "run" / "metrics.csv").open()))
-    of_epochs = [line for line in lines if line.startswith("epoch ")]
-    for number, (line, row) in enumerate(zip(of_epochs, rows, strict=True), 1):
-        loss, smooth = (float(row[name]) for name in ("val_loss", "val_loss_smooth"))
-        losses = f"train loss {float(row['train_loss']):.4f}, validation loss {loss:.4f} (smooth {smooth:.4f}), RMSE "
-        assert line.startswith(f"epoch {number}/4: {losses}")
 
 
 def test_norms_and_head_of_many_rows_are_fitted_on_some(

@@ -1,5 +1,5 @@
-// The counterfactual of an image: the fewest flips that make a class win. The two bounds of
-// htaf/concepts/counterfactuals.py, without its integer program.
+// The counterfactual of an image: the fewest flips that make a class win. What is found one flip at a time is an upper
+// bound, what each competitor needs alone a lower one. Source: Wachter, Mittelstadt and Russell (2018).
 import { bitOf } from "./bits.ts";
 import type { Head } from "./head.ts";
 

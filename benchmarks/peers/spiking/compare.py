@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import io
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,6 @@ from torch import Tensor, nn
 
 import htaf
 from htaf.program.export import to_nir
-from htaf.transform.spiking import from_spikingjelly
 
 T = 8
 
@@ -93,6 +94,19 @@ def ours(neuron: Any, epochs: int) -> nn.Module:
     return htaf.harden(trained(net, lambda net, x: net.over_time(x), epochs)).eval()
 
 
+def of_spikingjelly(net: Any) -> Any:
+    """A copy with htaf's neurons in the place of SpikingJelly's, as docs/export.md has it."""
+    made = copy.deepcopy(net) if len(list(net.children())) else nn.Sequential(net)
+    for path, found in list(made.named_modules()):
+        node: Any = found
+        if hasattr(node, "v_threshold"):
+            shared = {"threshold": node.v_threshold, "reset": "soft" if node.v_reset is None else "hard"}
+            tau = 1 / node.w.sigmoid().item() if hasattr(node, "w") else getattr(node, "tau", None)
+            kind: Any = htaf.IF if tau is None else partial(htaf.LIF, tau=tau, decay_input=node.decay_input)
+            made.set_submodule(path, kind(htaf.Heaviside(), **shared))
+    return made.eval()
+
+
 def spikingjelly(epochs: int) -> None:
     from spikingjelly.activation_based import functional, layer, neuron, nir_exchange, surrogate
 
@@ -121,8 +135,8 @@ def spikingjelly(epochs: int) -> None:
         node.step_mode = "m"
         given = 1.5 * torch.randn(32, 64, 1000, generator=torch.Generator().manual_seed(0))
         with torch.no_grad():
-            theirs, mine = run(node, given), from_spikingjelly(node)(given)
-        print(f"- {type(node).__name__} {from_spikingjelly(node).extra_repr()}: {int((theirs != mine).sum())} differ")
+            theirs, mine = run(node, given), of_spikingjelly(node)(given)
+        print(f"- {type(node).__name__} {of_spikingjelly(node)[0].extra_repr()}: {int((theirs != mine).sum())} differ")
     header("SpikingJelly")
     atan = {"surrogate_function": surrogate.ATan()}
     kinds: dict[str, Callable[..., nn.Module]] = {
@@ -134,13 +148,13 @@ def spikingjelly(epochs: int) -> None:
     for name, node in kinds.items():
         net = trained(network(True, node), run, epochs)
         with torch.no_grad():
-            theirs, taken = run(net, x), from_spikingjelly(net)
-            row(f"{name}: from_spikingjelly", theirs, taken(x))
+            theirs, taken = run(net, x), of_spikingjelly(net)
+            row(f"{name}: of_spikingjelly", theirs, taken(x))
     smooth = trained(network(True, lambda: neuron.LIFNode(surrogate_function=htaf.HTAF(2, 11))), run, epochs)
     functional.reset_net(smooth)
     exact = htaf.harden(smooth)
     with torch.no_grad():
-        row("LIF(surrogate_function=HTAF()), hardened", run(exact, x), from_spikingjelly(exact)(x))
+        row("LIF(surrogate_function=HTAF()), hardened", run(exact, x), of_spikingjelly(exact)(x))
     with tempfile.TemporaryDirectory() as folder:
         for name, kind in {"IF": htaf.IF, "LIF": htaf.LIF, "LIF, whole input": whole_input}.items():
             net = ours(kind, epochs)

@@ -27,55 +27,6 @@ EXTRAS = {
 }
 
 
-# words of scikit-learn, CatBoost, LightGBM and XGBoost -> what it is called here, where it is called one of these
-CALLED = {
-    **dict.fromkeys(("learning_rate", "learning_rate_init", "eta", "step_size"), ("lr",)),
-    **dict.fromkeys(
-        ("n_estimators", "iterations", "num_iterations", "num_boost_round", "num_trees", "max_iter", "n_epochs",
-         "num_epochs", "max_epochs"),
-        ("epochs",),
-    ),
-    **dict.fromkeys(
-        ("hidden_layer_sizes", "layers"),
-        ("hidden",),
-    ),
-    **dict.fromkeys(("max_depth", "depth", "max_leaf_nodes", "num_leaves", "max_leaves"), ("leaves", "hidden")),
-    **dict.fromkeys(("l2", "reg_lambda", "lambda_l2", "l2_leaf_reg", "l2_regularization"), ("weight_decay",)),
-    **dict.fromkeys(("minibatch_size", "batch"), ("batch_size",)),
-    **dict.fromkeys(
-        ("early_stopping_rounds", "early_stopping_round", "od_wait", "n_iter_no_change", "early_stopping"),
-        ("patience",),
-    ),
-    **dict.fromkeys(("scale_pos_weight", "is_unbalance", "auto_class_weights", "class_weights"), ("class_weight",)),
-    **dict.fromkeys(("random_state", "random_seed", "seed"), ("random_state", "seed")),
-    **dict.fromkeys(("n_jobs", "thread_count", "nthread", "num_threads"), ("threads",)),
-    **dict.fromkeys(("verbosity", "logging_level", "silent"), ("verbose",)),
-    **dict.fromkeys(("validation_fraction", "validation_split", "test_size"), ("validation_fraction", "shares")),
-    **dict.fromkeys(("solver", "optim"), ("optimizer",)),
-    **dict.fromkeys(("lr_schedule", "lr_scheduler"), ("schedule",)),
-    **dict.fromkeys(("sample_weight", "weights_column", "weight_column"), ("weight",)),
-    **dict.fromkeys(("label", "label_column", "target_column"), ("target",)),
-    **dict.fromkeys(("ignored_features", "ignore_column", "drop"), ("exclude",)),
-}  # fmt: skip
-# others of their words -> what is done instead
-INSTEAD = {
-    **dict.fromkeys(
-        ("eval_metric", "metric", "objective", "loss_function", "criterion", "custom_metric"),
-        "the loss is log loss or squared error, and its value on the validation rows chooses the epoch",
-    ),
-    **dict.fromkeys(
-        ("cat_features", "categorical_feature", "categorical_features", "enable_categorical"),
-        "text is a category; of numbers that are codes make a column of text or of dtype category",
-    ),
-    **dict.fromkeys(
-        ("subsample", "colsample_bytree", "feature_fraction", "bagging_fraction", "min_child_samples", "booster"),
-        "the trees beside the bits have no settings but how many leaves they may have together",
-    ),
-    **dict.fromkeys(("weight", "sample_weight", "sample_weights"), "weights of rows are given to fit, sample_weight="),
-    "stem": "integers in a first layer come of training: htaf train ... --weights int8",
-}
-
-
 class HtafError(Exception):
     """Its message is one sentence for the user: the command prints it without a traceback and exits with 1."""
 
@@ -115,19 +66,6 @@ def suggestion(wanted: str, known: Sequence[str], most: int = 1) -> str:
     lowered = {name.lower(): name for name in known}
     near = difflib.get_close_matches(wanted.lower(), lowered, n=most, cutoff=0.6)
     return f" (did you mean {' or '.join(repr(lowered[name]) for name in near)}?)" if near else ""
-
-
-def meant(word: str, known: Sequence[str]) -> str:
-    """What may have been meant by the name of an argument, a field or a flag that there is not: what a word of other
-    libraries is called here, or what is done instead; else as `suggestion`."""
-    plain = word.lstrip("-").replace("-", "_").lower()
-    own = {name.lstrip("-").replace("-", "_").lower(): name for name in known}
-    called = [own[name] for name in CALLED.get(plain, ()) if name in own]
-    if called:
-        return f" (did you mean {called[0]!r}?)"
-    if plain in INSTEAD:
-        return f": {INSTEAD[plain]}"
-    return "" if plain in CALLED and plain not in own else suggestion(word, known)
 
 
 def listed(names: Sequence[object], limit: int = 30) -> str:

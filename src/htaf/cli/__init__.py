@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, get_type_hints
 from htaf import __version__
 from htaf._ground.compat import no_trace
 from htaf._ground.console import UsageError, ended_by_signals, plain_errors, running, say
-from htaf._ground.errors import CALLED, INSTEAD, meant, suggestion
+from htaf._ground.errors import suggestion
 
 GROUPS = {
     "train": "Train a network with 0/1 activations.",
@@ -70,7 +70,6 @@ VERBS = {
         "Give the MLPs of a language model 0/1 gates: calibrated in closed form, then trained with LoRA.",
         keeps=True,
     ),
-    "generate": Verb("htaf.cli.language:generate", "Go on from a prompt with a language model, word by word."),
     "evaluate": Verb(
         "htaf.cli.evaluating:evaluate", "Measure the smooth and the exact network of a run, and how they differ."
     ),
@@ -88,7 +87,7 @@ VERBS = {
     ),
     "demo": Verb(
         "htaf.cli.demo:demo",
-        "Train networks with 0/1 activations on handwritten digits, and write a page that shows what their bits mean.",
+        "Train a network whose features are bits on handwritten digits, and write a page that shows what they mean.",
         keeps=True,
     ),
     "doctor": Verb(
@@ -104,9 +103,7 @@ VERBS = {
         "htaf.cli.packing:verify",
         "Run the same rows through a network and an exported form of it, and count the numbers that differ.",
     ),
-    "push": Verb(
-        "htaf.cli.packing:push", "Share a run, a packed file or a language model at the Hugging Face hub, with a card."
-    ),
+    "push": Verb("htaf.cli.packing:push", "Share a run or a packed file at the Hugging Face hub, with a card."),
     "concepts extract": Verb(
         "htaf.cli.concepts:extract",
         "Write the bits of images, and both networks' predictions, to a folder.",
@@ -195,7 +192,6 @@ def _run(verb: str | None, words: list[str]) -> None:
 
             function, words = fitted(verb.split()[1], words)
         _expect_once(words, function)
-        _expect_own(words, function, verb)
 
         @functools.wraps(function)
         def given(*args: Any, **named: Any) -> Callable[[], None]:
@@ -222,22 +218,6 @@ def _expect_once(words: list[str], function: Callable[..., None]) -> None:
     for name in flags:
         if flags.count(name) > 1 and name not in repeated:
             raise UsageError(f"expected --{name} once, got it {flags.count(name)} times: its values belong behind one")
-
-
-def _expect_own(words: list[str], function: Callable[..., None], verb: str) -> None:
-    """Raise UsageError for a flag by a name that another library has for it; what else there is not tyro refuses."""
-    given = [word.partition("=")[0] for word in words if word.startswith("--")]
-    others = [flag for flag in given if flag[2:].replace("-", "_") in (*CALLED, *INSTEAD)]
-    if not others:
-        return
-    from tyro.extras import get_parser
-
-    from htaf.cli.flags import registry
-
-    known = [*get_parser(function, registry=registry)._option_string_actions]
-    unknown = [flag for flag in others if flag.replace("_", "-") not in known]
-    if unknown:
-        raise UsageError(f"expected a flag of htaf {verb}, got {unknown[0][2:]!r}{meant(unknown[0], known)}")
 
 
 def _unknown(word: str | None, group: str | None) -> str:

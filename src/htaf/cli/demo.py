@@ -1,4 +1,4 @@
-"""`htaf demo`: run `htaf.cli.demonstration`, or `htaf.discover` on your own images, and show the results as tables."""
+"""`htaf demo`: run `htaf.discover` on handwritten digits, or on your own images, and show what came out."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import dataclasses
 import os
 import shlex
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -43,11 +45,30 @@ class FolderFlags:
     model: Annotated[str | None, arg(metavar="NAME")] = None
 
 
+CONCEPTS, EPOCHS = 32, 15  # of the digits
+
+
+def _digits(out: Path, seed: int) -> dict[str, Any]:
+    """Train an implicit concept bottleneck model, name its concepts from a table of strokes, and return the summary."""
+    from htaf.concepts.codes import Codes, codes_key
+    from htaf.concepts.discovery import discover
+    from htaf.concepts.explorer.shown import Shown
+    from htaf.concepts.naming.by_attributes import name_by_attributes
+    from htaf.concepts.naming.files import write_names
+    from htaf.data.attributes import load
+    from htaf.training.families import ready_recipe
+
+    def name(codes: Codes, file: Path) -> None:
+        write_names(name_by_attributes(codes, load("digits")), file, codes=codes_key(codes))
+
+    recipe = ready_recipe("icbm", "small").replace(depth=10, concepts=CONCEPTS, epochs=EPOCHS)
+    return discover("digits", out, recipe, seed=seed, name=name, shown=Shown(detailed=0), progress=True).summary
+
+
 def _own(
-    out: Path, data: str, seed: int, flags: FolderFlags, base_url: str | None, data_dir: str | None, json: bool
-) -> None:
-    """Run every step on the user's images."""
-    begun = time.monotonic()
+    out: Path, data: str, seed: int, flags: FolderFlags, base_url: str | None, data_dir: str | None
+) -> Callable[[], dict[str, Any]]:
+    """Check the flags of the user's images; gives what runs every step on them."""
     from htaf.concepts.discovery import discover, recipe_of
     from htaf.data.image_sets import expect_outside
 
@@ -66,13 +87,19 @@ def _own(
     fields = {name: value for name in own if (value := getattr(flags, name)) is not None}
     recipe_of("frozen", fields)  # fails before anything is written
     model = flags.model or os.environ.get("OPENAI_MODEL", "")
-    check_output_folder(out, own="demonstration")
     named = (lambda codes, file: model_names(codes, model, base_url, file)) if model else None
+    return lambda: discover(
+        data, out, seed=seed, size=flags.size, data_dir=data_dir, name=named,
+        per_class=flags.concepts_per_class, progress=True, **fields,
+    ).summary  # fmt: skip
+
+
+def _shown(out: Path, work: Callable[[], dict[str, Any]], json: bool) -> None:
+    """Do the work in a folder of its own, and show what came out."""
+    begun = time.monotonic()
+    check_output_folder(out, own="demonstration")
     with hold(out / LOCK, f"another process writes {out}"):
-        found = discover(
-            data, out, seed=seed, size=flags.size, data_dir=data_dir, name=named,
-            per_class=flags.concepts_per_class, progress=True, **fields,
-        ).summary  # fmt: skip
+        found = work()
         write_atomic(out / "demo.json", to_json(found))
     if json:
         return print_json(found)
@@ -122,13 +149,13 @@ def demo(
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Train networks with 0/1 activations on handwritten digits, and write a page that shows what their bits mean.
+    """Train a network whose features are bits on handwritten digits, and write a page that shows what they mean.
 
     No download, half a minute on a free core. With --data the same for your own images: a head of bits on a frozen
     pretrained backbone, its codes, scores, names where a language model is given, and the page.
 
     Args:
-        out: Folder for the runs and the page.
+        out: Folder for the run and the page.
         seed: Seed of the split, the weights and the order of the batches.
         data: Your own images instead: a folder of class folders, or the name of a set; none: the digits.
         base_url: Address of the language model's server, whose key is in OPENAI_API_KEY; none: OPENAI_BASE_URL, else
@@ -136,29 +163,11 @@ def demo(
     """
     check_seed(seed)
     if data is not None:
-        return _own(out, data, seed, folder, base_url, data_dir, json)
+        return _shown(out, _own(out, data, seed, folder, base_url, data_dir), json)
     if folder != FolderFlags() or base_url is not None or data_dir is not None:
         raise UsageError(
             "--backbone and all other flags beside --out, --seed and --json are for your own images: give --data too"
         )
-    from htaf.cli.demonstration import run_concepts, run_demo
-    from htaf.tables.report.writing import PAGE
-
     if (out / "demo.json").exists():
         tell(f"already done: {out} holds this demonstration. Delete it to make it again")
-    check_output_folder(out, own="demonstration")
-    with hold(out / LOCK, f"another process writes {out}"):
-        rows = run_demo(out, seed=seed)
-        begun = time.monotonic()
-        found = run_concepts(out, seed=seed)
-    if json:
-        return print_json({"methods": rows, "concepts": found})
-    shown: list[tuple[object, ...]] = []
-    for row in rows:
-        values = (f"{100 * row[k]:.2f}" for k in ("smooth", "exact"))
-        shown.append((row["method"], *values, row["epochs"], f"{row['seconds']:.1f}"))
-    title = "Three ways to train 0/1 activations on the pixels of digits as a table: test accuracy in %"
-    show(title, ("method", "smooth", "exact 0/1", "epochs", "seconds"), shown)
-    if (page := out / "htaf" / PAGE).is_file():
-        say(f"report: open {page} in a browser: HTAF beside boosted trees, and which pixels matter")
-    return _show_concepts(out, found, time.monotonic() - begun)
+    return _shown(out, partial(_digits, out, seed), json)

@@ -1,15 +1,14 @@
-"""`htaf train llm` and `htaf generate`: language models with 0/1 gates."""
+"""`htaf train llm`: language models with 0/1 gates."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from tyro.conf import OmitArgPrefixes, Positional, arg
+from tyro.conf import OmitArgPrefixes, arg
 
 from htaf._ground.console import (
     UsageError,
@@ -23,13 +22,12 @@ from htaf._ground.console import (
     tell,
 )
 from htaf._ground.files import check_output_folder
-from htaf.cli.flags import LANGUAGE_RECORD, Folder, Json
+from htaf.cli.flags import Folder, Json
 from htaf.language.options import MOST, Calibration, Data, Machine, Training
 
 Model = Annotated[
     str, arg(help="A folder of transformers, a .gguf file, or a name at the Hugging Face hub.", metavar="NAME_OR_PATH")
 ]
-COLDEST = 1e-3  # below, logits over the temperature overflow
 
 
 @dataclass(frozen=True)
@@ -143,79 +141,6 @@ def evaluate_llm(folder: Path, data: str | None, json: bool) -> None:
     if json:
         return print_json(found)
     return _scores(data, [(name, found[name]) for name in ("original", "run") if found[name]])
-
-
-def _fetched(model: str) -> str:
-    """Fetch a model that htaf shared at the hub and return its folder; else return the name, which transformers
-    knows."""
-    from htaf.sharing import SharingError, fetched
-
-    try:
-        return str(fetched(model))
-    except SharingError:
-        if "@" in model:  # which no name of another library has
-            raise
-        return model
-
-
-def generate(
-    model: Annotated[Positional[str], arg(metavar="RUN")],
-    prompt: Annotated[Positional[str], arg(metavar="PROMPT")],
-    *,
-    tokens: int = 200,
-    temperature: float = 0.0,
-    chat: Literal["auto", "on", "off"] = "auto",
-    seed: int = 0,
-    json: Json = False,
-) -> None:
-    """Go on from a prompt with a language model, word by word.
-
-    Args:
-        model: Folder of `htaf train llm`; to compare, a model without gates: a folder of transformers, a .gguf file, or
-            a name at the hub; of what htaf shared there also owner/name@revision.
-        prompt: What it is to go on from, or asked in a chat; -: standard input.
-        tokens: At most so many new tokens.
-        temperature: 0: the likeliest token, after penalties of the model's generation_config.json.
-        chat: The prompt as a message of a chat. auto: where the model has a chat template.
-        seed: Of what is drawn with a temperature.
-    """
-    from htaf.language import files, run
-    from htaf.language.generating import continued, prompt_tokens
-
-    check_seed(seed)
-    if tokens < 1:
-        raise UsageError(f"--tokens must be >= 1, got {tokens}")
-    if temperature != 0 and not COLDEST <= temperature < float("inf"):
-        raise UsageError(f"--temperature must be 0, or >= {COLDEST} and finite, got {temperature}")
-    if prompt == "-":
-        try:
-            prompt = sys.stdin.read()
-        except UnicodeDecodeError:
-            raise UsageError("expected a prompt in UTF-8 on standard input, got something else") from None
-    quiet_transformers()
-    model = _fetched(model)
-    if (Path(model) / LANGUAGE_RECORD).is_file():
-        run.read(model)  # finished
-    whole, tokenizer = files.load(model)
-    given = prompt_tokens(tokenizer, prompt, {"auto": None, "on": True, "off": False}[chat])
-    streamer = None if json else _streamer(tokenizer)
-    made = continued(whole, given, most=tokens, temperature=temperature, seed=seed, streamer=streamer)
-    if json:
-        text = tokenizer.decode(made, skip_special_tokens=True)
-        return print_json({"text": text, "tokens_read": len(given), "tokens_written": len(made)})
-    return say()
-
-
-def _streamer(tokenizer: Any) -> Any:
-    """Says a text word by word, with nothing hidden in it."""
-    from transformers import TextStreamer
-
-    class Words(TextStreamer):
-        def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
-            say(text, end="")
-            sys.stdout.flush()
-
-    return Words(tokenizer, skip_prompt=True, skip_special_tokens=True)
 
 
 def _table(record: dict[str, Any], folder: Path) -> None:

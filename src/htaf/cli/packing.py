@@ -42,7 +42,7 @@ def pack(
         differing: Rows of that part that may have another prediction, from rounding; none: 0.2%.
     """
     if is_language_model(run):
-        raise UsageError(f"expected a run of bits, {run} is a language model: htaf generate reads it as it is")
+        raise UsageError(f"expected a run of bits, {run} is a language model: htaf.language.load reads it as it is")
     _check_differing(differing)
     from htaf.training.runs import pack_run
     from htaf.training.runs.packing import known_part
@@ -226,12 +226,12 @@ def push(
     method: MethodOfRun = None,
     json: Json = False,
 ) -> None:
-    """Share a run, a packed file or a language model at the Hugging Face hub, with a card. `hf auth login` first.
+    """Share a run or a packed file at the Hugging Face hub, with a card. `hf auth login` first.
 
     Paths of this machine, curves, reports and images stay here. What was shared by this name before is replaced.
 
     Args:
-        run: Folder of a run, of a language model or of ConceptBottleneck.save; or a file of htaf pack.
+        run: Folder of a run or of ConceptBottleneck.save; or a file of htaf pack.
         name: At the hub; made where it is not there.
         private: Only its owner, and whom the owner admits, can read it.
         revision: Branch; none: main.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hi
 from tyro.conf import OmitArgPrefixes, Suppress, arg
 
 from htaf._ground.console import UsageError, check_seed, figures, print_json, say, say_notes, show, tell
-from htaf._ground.errors import CALLED, INSTEAD, HtafError
+from htaf._ground.errors import HtafError
 from htaf._ground.files import LOCK, check_output_folder, check_place, regular
 from htaf._ground.names import Method, is_outside
 from htaf.cli.flags import Baselines, Column, Columns, DataDir, Device, Folder, Json, outside_step
@@ -492,8 +492,6 @@ def fitted(verb: str, words: list[str]) -> tuple[Callable[..., None], list[str]]
     if ALL in words:
         return command_of(family), ["--help" if word == ALL else word for word in words]
     given = of_flags(words)
-    if (given - fields.keys()) & {*CALLED, *INSTEAD}:
-        return command_of(family), words  # names of other libraries, whose own one is looked for in all
     return command_of(family, SHOWN | (given & fields.keys())), words
 
 

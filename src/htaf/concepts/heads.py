@@ -1,12 +1,13 @@
 """Linear heads on concepts: dense ones, sparse ones with so many weights a class, edited ones.
 
-How many concepts a class and a decision draw on (NEC and NCC of a head), and how many suffice.
+How many concepts a class and a decision draw on (NEC and NCC of a head).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -15,20 +16,18 @@ from jaxtyping import Bool, Float, Float64, Int32, Int64
 
 from htaf._ground.errors import expect_seed
 from htaf.concepts.codes import CHUNK, Codes, ConceptError, class_number
-from htaf.concepts.counts import in_turn, labelled, same_bits, training_means
+from htaf.concepts.counts import OfImages, in_turn, labelled, same_bits, taken, training_means
 from htaf.concepts.store import Features
 from htaf.transform.hardening.linear import LinearFit, Weights, largest_of_each
 
 COVERAGE = 0.95  # of what is added to a logit, as NCC's source has it
 CELLS = 2**22  # contributions sorted at once: some 100 MB
-READ = 20_000_000  # predictions in a curve: seconds, however many images
-WITHIN = 0.5  # points of accuracy
 _LEAST = 1e-9  # of a logit's sum: what rounding adds
 CAP = 20_000  # images that a head is fitted to
-CANDIDATES = 4  # points of the path whose largest weights are tried at a target
-STRENGTHS = (1e-1, 1e-2, 1e-3, 1e-4)  # of the L2 penalty of a fit on chosen weights, the strongest first
+STRENGTHS = (1e-1, 3e-2, 1e-2, 1e-3)  # of the L2 penalty, the strongest first
+FOLDS = 3  # of the validation images
+INTERVAL = 1.96  # standard errors: 95%
 Edit = tuple[int | str | np.integer, int | np.integer]  # class (name or number), concept
-Point = tuple[float, Weights]
 
 
 def effective(weight: Float[np.ndarray, "classes concepts"]) -> float:
@@ -133,67 +132,6 @@ def most_important(codes: Codes) -> Int64[np.ndarray, " concepts"]:
     return by_importance(codes.weight, training_means(codes))
 
 
-def accuracies(
-    codes: Codes,
-    order: Int64[np.ndarray, " concepts"],
-    means: Float[np.ndarray, " concepts"],
-    counts: Int64[np.ndarray, " points"],
-) -> Float[np.ndarray, " points"]:
-    """Accuracy from the first k concepts of an order, for each k.
-
-    logits_k = b + sum of w_j c_j over the first k + sum of w_j mean_j over the others. A concept taken out leaves its
-    mean behind, so that the bias stays right; as 0 it would shift every class that counts on it.
-
-    Args:
-        codes: labelled images.
-        order: concept numbers. means: [C] what stands for a concept that is taken out.
-        counts: the k, ascending, each in [0, C].
-
-    Returns:
-        float64 [points]; memory is bounded by a chunk of images.
-    """
-    ordered = codes.weight[:, order].astype(np.float64)
-    rest = np.concatenate(
-        [np.zeros((len(codes.bias), 1)), np.cumsum((ordered * means[order])[:, ::-1], axis=1)], axis=1
-    )
-    constant = (codes.bias[:, None] + rest[:, ::-1]).T.astype(np.float32)  # [C + 1, K]
-    weight = np.ascontiguousarray(ordered.T, dtype=np.float32)
-    correct = np.zeros(len(counts), dtype=np.int64)
-    for start in range(0, len(codes), CHUNK):
-        rows = slice(start, start + CHUNK)
-        bits = codes.unpack(rows).T[order].astype(np.float32)  # a concept a row: a block is one piece of memory
-        labels = codes.labels[rows]
-        known = np.zeros((bits.shape[1], len(codes.bias)), dtype=np.float32)
-        before = 0
-        for place, k in enumerate(counts.tolist()):
-            if k > before:
-                known += bits[before:k].T @ weight[before:k]
-            correct[place] += np.count_nonzero((known + constant[k]).argmax(1) == labels)
-            before = k
-    return correct / len(codes)
-
-
-def completeness(codes: Codes, means: Float[np.ndarray, " concepts"]) -> dict[str, Any]:
-    """Give the curve k -> accuracy, with the smallest k from which on accuracy stays near the full network's.
-
-    Args:
-        codes: labelled images to score.
-        means: [C] of the fitted part.
-
-    Returns:
-        {"k": [...], "within": points, "accuracy": [...], "enough": k}; of every k, or of fewer, spaced evenly on a
-        logarithmic scale, where images times k pass 20 million.
-    """
-    count = codes.concepts
-    most = max(1, READ // len(codes))
-    grid = np.arange(1, count + 1) if most >= count else np.round(np.geomspace(1, count, most)).astype(np.int64)
-    counts = np.unique(np.concatenate([[0, count], grid]))
-    curve = accuracies(codes, by_importance(codes.weight, means), means, counts)
-    low = np.flatnonzero(curve < curve[-1] - WITHIN / 100 - 1e-12)
-    enough = counts[low[-1] + 1 if len(low) else 0]
-    return {"k": counts.tolist(), "within": WITHIN, "accuracy": curve.tolist(), "enough": int(enough)}
-
-
 @dataclass(frozen=True, eq=False)
 class Head:
     """A linear head: weight float64 [K, kept], bias float64 [K]."""
@@ -210,35 +148,40 @@ class SparseHead:
         target: most concepts of a class; None: all.
         head: weight float64 [K, C], of bits as they are; bias float64 [K].
         nec: mean number of weights other than 0 of a class.
-        strength: of the elastic net whose largest weights it has; None with all concepts.
-        ridge: strength of the L2 penalty of the last fit.
-        validation: its accuracy on the validation part.
+        ridge: strength of its L2 penalty.
+        right: bool [validation], whether each validation image is right by a head that was fitted without it.
+        validation: the share of these.
     """
 
     target: int | None
     head: Head
     nec: float
-    strength: float | None
     ridge: float
+    right: Bool[np.ndarray, " validation"]
     validation: float
 
 
-def fit_of(train: Codes | Features, cap: int = CAP, seed: int = 0) -> LinearFit:
-    """Make a fit to the training part, to at most `cap` images of it. A concept whose bits are those of an earlier one
-    (`same_bits`), or on which no class of the network's own head draws, is set to 0 throughout: it gets no weight."""
+def fit_of(train: Codes | Features, cap: int = CAP, seed: int = 0, more: Codes | Features | None = None) -> LinearFit:
+    """Make a fit to the training part, to at most `cap` images of it, and to all of `more`. A concept whose bits are
+    those of an earlier one (`same_bits`), or on which no class of the network's own head draws, is set to 0 throughout:
+    it gets no weight."""
     if cap < 1:
         raise ConceptError(f"cap must be >= 1, got {cap}")
     rows = balanced_rows(train.labels, cap, seed)
     values, labels = train.unpack(rows).astype(np.float32), np.asarray(train.labels)[rows].astype(np.int64)
+    silent: Bool[np.ndarray, " concepts"] = np.zeros(values.shape[1], bool)
     if not isinstance(train, Features):
-        values[:, ~same_bits((values.T @ values).astype(np.int64), len(values)).distinct] = 0
         drawn_on = train.weight.any(0)
-        values[:, ~drawn_on & drawn_on.any()] = 0
+        silent = ~same_bits((values.T @ values).astype(np.int64), len(values)).distinct | ~drawn_on & drawn_on.any()
+    if more is not None:
+        values = np.concatenate([values, more.unpack().astype(np.float32)])
+        labels = np.concatenate([labels, np.asarray(more.labels).astype(np.int64)])
+    values[:, silent] = 0
     return LinearFit(torch.from_numpy(values), torch.from_numpy(labels))
 
 
 def head_of(fit: LinearFit, weights: Weights) -> Head:
-    """A fit as a head on bits; a class without training images is never predicted."""
+    """A fit as a head on bits; a class without images is never predicted."""
     weight, bias = (values.numpy() for values in fit.raw(weights))
     absent = np.setdiff1d(np.arange(len(bias)), fit.y)
     weight[absent] = 0
@@ -275,16 +218,18 @@ def sparse_heads(
 ) -> list[SparseHead]:
     """Fit heads in which no class draws on more than so many concepts.
 
-    Multinomial logistic regression on standardised concepts of the training part: an elastic net along a path of
-    strengths, each fit started from the last. Of the first four points of the path with n or more concepts a class, the
-    n largest weights of each class are fitted again without the L1 penalty; validation accuracy chooses the point, then
-    the strength of the L2 penalty. With all concepts: the L2 penalty alone.
+    Multinomial logistic regression with an L2 penalty on standardised concepts of training and validation images. Each
+    class then keeps the half of its concepts with the largest weights, is fitted again, and so on down to the target.
+
+    The penalty is chosen by cross-validation. Bits of training images were learned from their classes, so what is held
+    out are validation images, a third at a time. The strongest penalty stands until a weaker one is right more often by
+    more than a standard error.
 
     Args:
         codes: with labelled training and validation parts; or the numbers that a soft bottleneck has in place of bits.
         targets: most concepts of a class; None: all of them.
         cap: most training images to fit to; beyond it an even share of each class, drawn with the seed.
-        seed: of that draw.
+        seed: of that draw, and of the thirds.
 
     Returns:
         a head for each target, in their order.
@@ -292,48 +237,77 @@ def sparse_heads(
     Raises:
         ConceptError: a part is missing, or a target below 1.
 
-    Source: Wong et al. 2021 (sparse heads along a path); Srivastava et al. 2024 (accuracy at NEC 5).
+    Source: Han et al. 2015 (pruning by steps); Srivastava et al. 2024 (accuracy at NEC 5).
     """
     expect_seed(seed, ConceptError)
     if not targets or any(target is not None and target < 1 for target in targets):
         raise ConceptError(f"expected numbers of concepts >= 1, got {list(targets)}")
-    validation = labelled(codes, "validation")
-    fit = fit_of(labelled(codes, "train"), cap, seed)
-    wanted = sorted({target for target in targets if target is not None})
-    points = _points(fit, len(codes.classes), wanted)
-    found = {target: _at(fit, validation, target, points) for target in dict.fromkeys(targets)}
+    training, held, classes = labelled(codes, "train"), labelled(codes, "validation"), len(codes.classes)
+    third = np.random.default_rng(seed).permutation(len(held)) % FOLDS
+    folds = [np.flatnonzero(third == k) for k in range(min(FOLDS, len(held)))]
+    fits = [fit_of(training, cap, seed, _without(held, rows)) for rows in folds]
+    best: dict[int | None, tuple[Bool[np.ndarray, " validation"], float]] = {}
+    for ridge in STRENGTHS:
+        right = {target: np.zeros(len(held), bool) for target in targets}
+        for rows, fit in zip(folds, fits, strict=True):
+            for target, weights in pruned(fit, targets, ridge, classes).items():
+                right[target][rows] = correct(taken(held, rows), head_of(fit, weights))
+        better = {target for target in right if target not in best or _is_better(right[target], best[target][0])}
+        best |= {target: (right[target], ridge) for target in better}
+        if not better:
+            break
+    whole, found = fit_of(training, cap, seed, held), {}
+    for target, (right, ridge) in best.items():
+        head = head_of(whole, pruned(whole, (target,), ridge, classes)[target])
+        found[target] = SparseHead(target, head, effective(head.weight), ridge, right, float(right.mean()))
     return [found[target] for target in targets]
 
 
-def _points(fit: LinearFit, classes: int, wanted: Sequence[int]) -> list[Point]:
-    if not wanted:
-        return []
-    points: list[Point] = []
-    for strength, weights in fit.path(classes):
-        points.append((strength, weights))
-        if sum(effective(weight.numpy()) >= wanted[-1] for _, (weight, _) in points) == CANDIDATES:
-            break  # no later point is looked at
-    return points
+def _without(held: OfImages, rows: Int64[np.ndarray, " rows"]) -> OfImages | None:
+    """The other images; None where there are none."""
+    others = np.setdiff1d(np.arange(len(held)), rows)
+    return taken(held, others) if len(others) else None
 
 
-def _at(fit: LinearFit, validation: Codes | Features, target: int | None, points: Sequence[Point]) -> SparseHead:
-    """The head for one target."""
+def _is_better(one: Bool[np.ndarray, " images"], other: Bool[np.ndarray, " images"]) -> bool:
+    """Whether one is right on more of the same images, by more than a standard error."""
+    found = fewer_right(one, other)
+    return found["cost"] > found["error"]
 
-    def accuracy(weights: Weights) -> float:
-        return float(correct(validation, head_of(fit, weights)).mean())
 
-    chosen, kept, start = None, None, fit.constant(len(validation.classes))
-    if target is not None:
-        reaching = [point for point in points if effective(point[1][0].numpy()) >= target][:CANDIDATES] or [points[-1]]
-        tried = []
-        for strength, weights in reaching:
-            kept = largest_of_each(weights[0], target)
-            fitted = fit.logistic(weights, STRENGTHS[2], kept=kept)
-            tried.append((accuracy(fitted), strength, kept, fitted))
-        _, chosen, kept, start = max(tried, key=lambda row: row[0])  # the first of equals: the sparser
-    best, ridge, weights = fit.best(accuracy, STRENGTHS, start, kept)
-    head = head_of(fit, weights)
-    return SparseHead(target, head, effective(head.weight), chosen, ridge, best)
+def pruned(fit: LinearFit, targets: Sequence[int | None], ridge: float, classes: int) -> dict[int | None, Weights]:
+    """Fit with all concepts, then halve those of each class and fit again, down to each target."""
+    weights, most = fit.logistic(fit.constant(classes), ridge), int((fit.z != 0).any(0).sum())
+    found: dict[int | None, Weights] = {None: weights}
+    for target in sorted({target for target in targets if target is not None}, reverse=True):
+        while most > target:
+            most = max(target, most // 2)
+            weights = fit.logistic(weights, ridge, kept=largest_of_each(weights[0], most))
+        found[target] = weights
+    return {target: found[target] for target in dict.fromkeys(targets)}
+
+
+def fewer_right(dense: Bool[np.ndarray, " images"], other: Bool[np.ndarray, " images"]) -> dict[str, Any]:
+    """How much less accurate one head is than another on the same images, with a 95% interval.
+
+        (b - c) / (n + 2) +- 1.96 sqrt(b + c + 1 - (b - c)^2 / (n + 2)) / (n + 2)
+
+    b of the n images only the first head gets right, c only the other. Heads that agree on few images are not the same
+    for sure: half an image is added to each of the four cases.
+
+    Args:
+        dense, other: whether each head is right on each image.
+
+    Returns:
+        "cost", (b - c) / n; "error", the square root above, of n + 2; "interval", its two ends.
+
+    Source: Agresti and Min 2005.
+    """
+    lost, gained, count = int((dense & ~other).sum()), int((other & ~dense).sum()), len(dense) + 2
+    less = (lost - gained) / count
+    error = sqrt(lost + gained + 1 - less * (lost - gained)) / count
+    cost = (lost - gained) / len(dense)
+    return {"cost": cost, "error": error, "interval": [less - INTERVAL * error, less + INTERVAL * error]}
 
 
 def measured(

@@ -19,7 +19,6 @@ from htaf.concepts.codes import ConceptError
 Box = tuple[int, int, int, int]  # left, top, right, bottom in pixels; right and bottom are outside
 CELLS = 16  # to a side of the grid on which a box is looked for
 LEVEL = 0.5  # of the highest value: what belongs to a box
-GRADIENTS = 32  # of concepts that are unfolded over places at once
 TOLERANCE = 1e-3  # of the values, for float32: beyond it a function is not affine
 
 _MEANS: set[Any] = {torch.mean, Tensor.mean}
@@ -96,13 +95,13 @@ class Regions:
     """Exact maps of a model's concepts.
 
     Whether a model ends in average pooling is found by running it: the last average over places of a forward is taken
-    for that pooling, if the pre-activations depend on the image through its input alone, and as an affine function. So
-    any backbone will do: convolutions, tokens, channels last, a projection and a batch norm behind.
+    for that pooling, if the pre-activations depend on the image through its input alone, and as an affine function of
+    its output. So any backbone will do: convolutions, tokens, channels last, a projection and a batch norm behind.
 
-    With a = the input of the pooling, g = the gradient of pre-activation z_j with respect to it, which is the same for
-    all images, and z_j(0) = what is left where a is 0, the value of place p of P is
+    With a [channels, P] = the input of the pooling, g [channels] = the gradient of pre-activation z_j with respect to
+    its output, which is the same for all images, and z_j(0) = what is left where a is 0, the value of place p is
 
-        sum over channels of g[:, p] a[:, p]  +  z_j(0) / P.
+        (sum over channels of g a[:, p]  +  z_j(0)) / P.
 
     Args:
         model: `htaf.ICBM`, smooth or hardened, in eval mode; or a module with `pre_activations`, images -> [n, C],
@@ -127,8 +126,11 @@ class Regions:
         self.model: Any = model
         parameter = next(model.parameters(), None)
         self.device = torch.device("cpu") if parameter is None else parameter.device
-        self._gradients: dict[int, Tensor] = {}  # of concepts: float32 [channels, places, or 1 where all are the same]
-        self.pooling, self._constant = self._find()
+        draw = torch.Generator().manual_seed(0)
+        images = torch.randn(2, self.model.channels, *self.model.image_size, generator=draw).to(self.device)
+        self.pooling = self._pooling(images[:1])
+        self._gradient, self._constant = self._affine(images[:1])
+        self._exact(images, range(len(self._constant)))
 
     def of(self, images: Float[Tensor, "n c h w"], concepts: Sequence[int]) -> list[list[Map]]:
         """Return a map for each image and each concept.
@@ -148,12 +150,13 @@ class Regions:
             raise ConceptError(
                 f"expected images [n, channels, height, width] of {list(expected)}, got {list(images.shape)}"
             )
+        if bad := [j for j in concepts if not 0 <= j < len(self._constant)]:
+            raise ConceptError(f"expected concepts from 0 to {len(self._constant) - 1}, got {bad[0]}")
         if not len(images) or not len(concepts):
             return [[] for _ in images]
-        images = images.to(self.device)
-        values, before = self._exact(images, concepts)
+        values, before = self._exact(images.to(self.device), concepts)
         height, width = images.shape[2:]
-        constants = [float(self._constant[j]) for j in concepts]
+        constants = self._constant[list(concepts)].tolist()
         return [
             [
                 Map(int(j), values[i, k], float(before[i, k]), constants[k], (height, width))
@@ -162,98 +165,56 @@ class Regions:
             for i in range(len(images))
         ]
 
+    @torch.no_grad()
     def _exact(self, images: Tensor, concepts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        pooling = self.pooling
-        with _Averages(pooling.call, lambda before: before) as seen, torch.no_grad():
-            z: Tensor = self.model.pre_activations(images)
-        self._check(z, concepts)
-        self._differentiate(images[:1], concepts)
+        """Return values [n, concepts, h, w] and pre-activations [n, concepts]. Raises ConceptError: other sums."""
+        with _Averages(self.pooling.call, lambda before: before) as seen:
+            z = _double(self.model.pre_activations(images))[:, list(concepts)]
+        if z.isnan().any():
+            raise ConceptError("expected numbers as pre-activations, got NaN")
         at = self._by_place(seen.replaced)
-        found = []
-        for first in range(0, len(concepts), GRADIENTS):
-            some = list(concepts[first : first + GRADIENTS])
-            gradient = torch.stack([self._gradients[int(j)].expand(at.shape[1:]) for j in some]).double()
-            constant = self._constant[some][:, None]
-            values = torch.einsum("ncp,jcp->njp", at, gradient) + constant / at.shape[2]
-            wrong = (values.sum(2) - _double(z[:, some])).abs()
-            wrong /= torch.einsum("ncp,jcp->nj", at.abs(), gradient.abs()) + 1e-30
-            if wrong.max() > TOLERANCE:
-                j = some[int(wrong.amax(0).argmax())]
-                raise ConceptError(f"the map of concept {j} does not sum to its pre-activation")
-            found.append(values)
-        values = torch.cat(found, 1).unflatten(2, pooling.grid)
-        return values.numpy(), _double(z[:, list(concepts)]).numpy()
-
-    def _differentiate(self, image: Tensor, concepts: Sequence[int]) -> None:
-        """Keep the gradients of concepts that have none yet: they are the same for all images, and often places."""
-        missing = [j for j in dict.fromkeys(map(int, concepts)) if j not in self._gradients]
-        if not missing:
-            return
-
-        def leaf(before: Tensor) -> Tensor:
-            torch.set_grad_enabled(True)  # from here on, until the block below ends
-            return before.detach().requires_grad_()
-
-        with _Averages(self.pooling.call, leaf) as seen, torch.no_grad():
-            z: Tensor = self.model.pre_activations(image)
-        for j in missing:
-            with torch.enable_grad():
-                gradient = torch.autograd.grad(z[:, j].sum(), seen.replaced, retain_graph=True)[0]
-            places = self._by_place(gradient)[0].float()
-            same = bool((places == places[:, :1]).all())
-            self._gradients[j] = places[:, :1].clone() if same else places
+        gradient, constant = self._gradient[list(concepts)], self._constant[list(concepts)]
+        values = (torch.einsum("ncp,jc->njp", at, gradient) + constant[:, None]) / at.shape[2]
+        size = torch.einsum("nc,jc->nj", at.abs().mean(2), gradient.abs()) + constant.abs() + 1e-30
+        if ((values.sum(2) - z).abs() / size).max() > TOLERANCE:
+            raise ConceptError(
+                "no exact map: what follows the last average is not affine, as a layer norm or an activation is not, "
+                "or the concepts do not depend on the image through the last average alone"
+            )
+        return values.unflatten(2, self.pooling.grid).numpy(), z.numpy()
 
     def _by_place(self, x: Tensor) -> Float[Tensor, "n channels places"]:
         """Return a pooling's input, in float64, its places last."""
         dims = self.pooling.dims
         return _double(x).movedim(dims, tuple(range(-len(dims), 0))).reshape(len(x), -1, math.prod(self.pooling.grid))
 
-    def _check(self, z: Tensor, concepts: Sequence[int]) -> None:
-        if bad := [j for j in concepts if not 0 <= j < z.shape[1]]:
-            raise ConceptError(f"expected concepts from 0 to {z.shape[1] - 1}, got {bad[0]}")
-        if z.isnan().any():
-            raise ConceptError("expected numbers as pre-activations, got NaN")
-
     @torch.no_grad()
-    def _find(self) -> tuple[Pooling, Tensor]:
-        """Return the pooling and z(0), float64 [C]. Raises ConceptError: there is none."""
-        draw = torch.Generator().manual_seed(0)
-        size = tuple(self.model.image_size)
-        images = torch.randn(2, 1, self.model.channels, *size, generator=draw).to(self.device)
-        forward = self.model.pre_activations
+    def _pooling(self, image: Tensor) -> Pooling:
+        """Return the last average over places. Raises ConceptError: there is none."""
         with _Averages() as seen:
-            first = forward(images[0])
+            self.model.pre_activations(image)
         over = [(call, shape, dims) for call, (shape, dims) in enumerate(seen.calls) if dims]
         if not over:
             raise ConceptError("no exact map: the network takes no average over places")
         call, shape, dims = over[-1]
-        grid = _grid(shape, dims, size)
+        grid = _grid(shape, dims, tuple(self.model.image_size))
         if grid is None:
             shown = [shape[d] for d in dims]
             raise ConceptError(f"no exact map: its last average is over {shown} values, which are no grid of places")
+        return Pooling(call, dims, grid)
 
-        def put(value: Tensor, image: int = 0) -> Tensor:
-            with _Averages(call, lambda _: value):
-                return _double(forward(images[image]))[0]
+    def _affine(self, image: Tensor) -> tuple[Float[Tensor, "concepts channels"], Float[Tensor, " concepts"]]:
+        """Return gradients with respect to the average's output, and the pre-activations where its input is 0."""
 
-        with _Averages(call, lambda before: before) as seen:
-            forward(images[0])
-        own = seen.replaced
-        other = (torch.randn(own.shape, generator=draw) * own.float().std().cpu()).to(own)
-        zero, z, at_other = put(torch.zeros_like(own)), _double(first)[0], put(other)
-        scale = (z - zero).abs() + (at_other - zero).abs() + 1e-30
+        def leaf(before: Tensor) -> Tensor:
+            torch.set_grad_enabled(True)  # from here on, until the block below ends
+            return torch.zeros_like(before).requires_grad_()
 
-        def same(one: Tensor, two: Tensor) -> bool:
-            return bool(((one - two).abs() <= TOLERANCE * scale).all())
-
-        if not same(put(own, 1), z):
-            raise ConceptError("no exact map: its concepts do not depend on the image through the last average alone")
-        affine = same(put(2 * own - 3 * other), zero + 2 * (z - zero) - 3 * (at_other - zero))
-        if not affine or not same(put(own / 2 + other), zero + (z - zero) / 2 + (at_other - zero)):
-            raise ConceptError(
-                "no exact map: what follows its last average is not affine, as a layer norm or an activation is not"
-            )
-        return Pooling(call, dims, grid), zero
+        with _Averages(self.pooling.call, leaf) as seen, torch.no_grad():
+            z: Tensor = self.model.pre_activations(image)
+        with torch.enable_grad():
+            every = (torch.autograd.grad(one, seen.replaced, retain_graph=True)[0] for one in z[0])
+            return torch.cat([self._by_place(found).sum(2) for found in every]), _double(z)[0]
 
 
 def resized(values: Float[np.ndarray, "h w"], size: tuple[int, int]) -> Float[np.ndarray, "height width"]:

@@ -5,156 +5,101 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import sqrt
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
+import safetensors.torch
 import torch
-from jaxtyping import Bool
-from torch import nn
+from torch import Tensor, nn
 
 from htaf._ground.files import sealed, write_atomic
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.counts import labelled, pair_counts, same_bits, training_means
 from htaf.concepts.extract import extract
-from htaf.concepts.heads import Edit, Head, correct, edit_pairs, measured, sparse_heads
+from htaf.concepts.heads import Edit, Head, correct, edit_pairs, fewer_right, measured, sparse_heads
 from htaf.data.images import ImagePreprocessor, Images
 from htaf.data.parts import Data, Part
 from htaf.models.icbm import ICBM
-from htaf.training.runs import HASHED, RECORD, Run, RunError, claim, finish_run, finished_run
+from htaf.training.runs import HASHED, MODEL, RECORD, SMOOTH, Run, RunError, content_hash
 from htaf.training.runs.data import rows_of
 from htaf.training.runs.features import FeatureBatches, FeatureStore, key_of
 from htaf.training.runs.predictions import measure
 
-GIVEN = ("attributes", "pretrained_sha256", "backbone_sha256")  # of the identity of a training, where they are
 
-
-def write_edited(run: Run, out: str | Path, off: Sequence[Edit], metrics: Mapping[str, Any]) -> Run:
-    """A new run folder: the same network with head weights w[class, concept] = 0.
+def with_head(run: Run, change: Callable[[Tensor, Tensor], None], **record: Any) -> Run:
+    """A run in memory with the same networks, whose heads were changed.
 
     Args:
         run: of an implicit concept bottleneck model.
-        out: a new or empty folder, or one that holds the same edit of the same run (returned as it is).
-        off: as for `edited`.
-        metrics: of the edited network, in the form of a record's `metrics`; {} where nothing was measured again.
-    Returns:
-        the new run; its record says "edited": {"from", "key", "off"}.
-    Raises:
-        ConceptError: another network, or an edit that is not there. RunError: the folder holds another run.
+        change: changes weight [K, C] and bias [K] in place, of the exact network and of a smooth one with weights of
+            its own. record: more for its record.
     """
-    preprocessor, size = _head_of(run)
-    pairs = edit_pairs(off, preprocessor.classes, size)
-
-    def change(head: nn.Linear) -> None:
-        for label, concept in pairs:
-            head.weight[label, concept] = 0
-
-    shown = ", ".join(f"concept {concept} of class {label}" for label, concept in pairs)
-    before: Any = run.model(exact=run.has_own_smooth).get_submodule("head")
-    none = "" if any(before.weight[pair] for pair in pairs) else "; it had none before"
-    note = f"head of the run at {run.path} edited: no weight for {shown}{none}"
-    return _write_changed(run, out, change, "edited", {"off": [list(pair) for pair in pairs]}, note, metrics)
+    files = dict(run.in_memory().held or {})
+    for name in files.keys() & {MODEL, SMOOTH}:
+        state = safetensors.torch.load(files[name])
+        change(state["head.weight"], state["head.bias"])
+        files[name] = safetensors.torch.save(state)
+    hashes = {entry: hashlib.sha256(files[name]).hexdigest() for name, entry in HASHED.items() if name in files}
+    return Run(Path("in memory"), {**run.record, **record, **hashes}, run.step, files)
 
 
-def write_with_head(run: Run, out: str | Path, head: Head, about: Mapping[str, Any], metrics: Mapping[str, Any]) -> Run:
-    """A new run folder: the same network with another head, which both its networks get.
+def edited_run(run: Run, off: Sequence[Edit]) -> Run:
+    """A run in memory: the same network with head weights w[class, concept] = 0, not measured again.
 
     Args:
-        run, out, metrics: as `write_edited`.
-        head: weight [K, C] of bits, bias [K].
-        about: what it is, for the record's "new_head" and the run's identity.
+        run: of an implicit concept bottleneck model. off: as for `edited`.
+
+    Returns:
+        the new run; its record says "edited": {"from", "key", "off"}.
+
     Raises:
-        ConceptError: another network, or a head of another size. RunError: the folder holds another run.
+        ConceptError: another network, or an edit that is not there.
     """
-    preprocessor, size = _head_of(run)
-    expected = (len(preprocessor.classes), size)
-    if head.weight.shape != expected or head.bias.shape != expected[:1]:
-        raise ConceptError(
-            f"expected a head of weight {expected} and bias {expected[:1]}, "
-            f"got {head.weight.shape} and {head.bias.shape}"
-        )
-    weight, bias = (torch.from_numpy(values.astype(np.float32)) for values in (head.weight, head.bias))
+    known, model = run.preprocessor(), run.model(exact=run.has_own_smooth)
+    if not isinstance(known, ImagePreprocessor) or not isinstance(model, ICBM):
+        got = type(model).__name__
+        raise ConceptError(f"{run.path}: expected an implicit concept bottleneck model on images, got {got}")
+    pairs = edit_pairs(off, known.classes, model.size)
 
-    def change(layer: nn.Linear) -> None:
-        layer.weight.copy_(weight)
-        layer.bias.copy_(bias)
+    def change(weight: Tensor, bias: Tensor) -> None:
+        for label, concept in pairs:
+            weight[label, concept] = 0
 
-    digest = hashlib.sha256(weight.numpy().tobytes() + bias.numpy().tobytes()).hexdigest()
-    return _write_changed(run, out, change, "new_head", {**about, "head_sha256": digest}, "head replaced", metrics)
-
-
-def _head_of(run: Run) -> tuple[ImagePreprocessor, int]:
-    """The preprocessing of a run, and how many concepts its head reads."""
-    model, preprocessor = run.model(exact=run.has_own_smooth), run.preprocessor()
-    if not isinstance(model, ICBM):
-        raise ConceptError(f"{run.path}: expected an implicit concept bottleneck model, got {type(model).__name__}")
-    if not isinstance(preprocessor, ImagePreprocessor):
-        raise ConceptError(f"{run.path}: expected a run on images, got one on a table")
-    return preprocessor, model.size
-
-
-def _write_changed(
-    run: Run,
-    out: str | Path,
-    change: Callable[[nn.Linear], None],
-    kind: str,
-    about: Mapping[str, Any],
-    note: str,
-    metrics: Mapping[str, Any],
-) -> Run:
-    """A run whose networks' heads were changed in place; its record and identity say so under `kind`."""
-    model: Any = run.model(exact=run.has_own_smooth)
-    smooth: Any = run.model(exact=False) if run.has_own_smooth else None
-    preprocessor = run.preprocessor()
-    with torch.no_grad():
-        for network in (model,) if smooth is None else (model, smooth):
-            change(network.head)
-    edit = {"key": run.record["key"], "sha256": run.record["model_sha256"], **about}
-    identity = {name: run.record[name] for name in ("recipe", "seed", "data")}
-    identity |= {name: run.record[name] for name in GIVEN if name in run.record} | {kind: edit}
-    with claim(Path(out), identity) as record:
-        if record["status"] == "finished":
-            return finished_run(Path(out), record, run.step)
-        kept = {name: value for name, value in run.record.items() if name not in record and name not in HASHED.values()}
-        notes = [*run.record["notes"], note]
-        record |= kept | {"metrics": dict(metrics), "notes": notes, kind: edit | {"from": str(run.path)}}
-        return finish_run(Path(out), record, model, preprocessor, run.step, smooth=smooth)
+    shown = ", ".join(f"concept {concept} of class {label}" for label, concept in pairs)
+    none = "" if any(model.head.weight[pair] for pair in pairs) else "; it had none before"
+    note = f"head of the run at {run.path} edited: no weight for {shown}{none}"
+    edit = {"key": run.record["key"], "sha256": run.record["model_sha256"], "off": [list(pair) for pair in pairs]}
+    return with_head(
+        run, change, key=content_hash(edit), edited=edit | {"from": str(run.path)}, notes=[*run.record["notes"], note]
+    )
 
 
 def edit_run(
     run: Run, out: str | Path, off: Sequence[Edit], *, data: Data | None = None, data_dir: str | None = None
 ) -> Run:
-    """As `write_edited`, with both networks measured again on validation and test images before it is written.
+    """Write `edited_run` to a folder, with both networks measured again on validation and test images.
 
     Args:
+        run, off: as `edited_run`.
+        out: a new or empty folder, or one that holds the same edit of the same run.
         data: the run's own, from `run.data()`; None: read them.
         data_dir: a folder with the public sets.
     Raises:
-        RunError: other data than the run's own; UnknownSourceError: it does not say where they came from.
-        DataError: they cannot be read. ConceptError, RunError: as `write_edited`.
+        RunError: other data than the run's own, or a folder that holds another run; UnknownSourceError: the run does
+            not say where its data came from. DataError: they cannot be read. ConceptError: as `edited_run`.
     """
-    return measured_run(run, out, lambda place, found: write_edited(run, place, off, found), data, data_dir)
+    made = edited_run(run, off)  # an edit that cannot be is refused before reading
+    return measured_again(made, run.data(data_dir=data_dir) if data is None else data).save(out)
 
 
-def measured_run(
-    run: Run,
-    out: str | Path,
-    write: Callable[[str | Path, Mapping[str, Any]], Run],
-    data: Data | None = None,
-    data_dir: str | None = None,
-) -> Run:
-    """What `write(folder, metrics)` makes of a run, with both networks measured again on validation and test images.
-
-    Arguments and errors: as `edit_run`.
-    """
-    with TemporaryDirectory() as folder:
-        trial = write(Path(folder) / "run", {})  # a change that cannot be is refused before reading
-        own = run.data(data_dir=data_dir) if data is None else data
-        found = {part: _figures(trial, part, own) for part in ("validation", "test")}
+def measured_again(run: Run, data: Data) -> Run:
+    """The run, with both networks measured on validation and test images."""
+    found = {part: _figures(run, part, data) for part in ("validation", "test")}
     metrics = {kind: {part: result[kind] for part, result in found.items()} for kind in ("smooth", "exact")}
-    return write(out, metrics if run.has_step else metrics | {"exact": None})
+    metrics |= {} if run.has_step else {"exact": None}
+    return replace(run, record={**run.record, "metrics": metrics})
 
 
 def _figures(run: Run, part: Literal["validation", "test"], data: Data) -> dict[str, Any]:
@@ -178,7 +123,6 @@ def _figures(run: Run, part: Literal["validation", "test"], data: Data) -> dict[
 PerClass = int | Literal["auto"]
 TRIED = (5, 10)  # most concepts of a class
 NEAR = 0.02  # of accuracy on validation images, that reading a decision may cost; and twice that, with a standard error
-INTERVAL = 1.96  # standard errors: 95%
 POINTS = 100  # validation images: of fewer, images are told in place of points
 FEWEST = 10  # validation images
 
@@ -232,7 +176,7 @@ def keep_readable(run: Run, images: Images, per_class: PerClass = "auto") -> Run
         before = Head(codes.weight.astype(np.float64), codes.bias.astype(np.float64))
         own = Head(*same.folded(before.weight, before.bias))
         held = labelled(codes, "validation")
-        right = [correct(held, head) for head in (own, *(head.head for head in heads))]
+        right = [correct(held, own), *(head.right for head in heads)]
         tested, means = labelled(codes, "test"), training_means(codes)
         rows: list[dict[str, Any]] = [{"kind": "trained", "target": None, "validation": float(right[0].mean())}]
         rows += [{"kind": "fitted", "target": head.target, "validation": head.validation} for head in heads]
@@ -256,10 +200,8 @@ def keep_readable(run: Run, images: Images, per_class: PerClass = "auto") -> Run
             write_atomic(run.path / RECORD, sealed(record))
             return replace(run, record=record)
         if kept["kind"] == "trained":
-            return _with_head(run, images, own, {"what": "one weight a concept"}, said, Path(folder) / "run")
-        (chosen,) = (head for head in heads if head.target == kept["target"])
-        about = {"what": "sparse", "target": chosen.target, "strength": chosen.strength, "ridge": chosen.ridge}
-        return _with_head(run, images, chosen.head, about, said, Path(folder) / "run")
+            return _with_head(run, images, own, said)
+        return _with_head(run, images, next(head.head for head in heads if head.target == kept["target"]), said)
 
 
 def keep_trained(run: Run) -> Run:
@@ -269,43 +211,21 @@ def keep_trained(run: Run) -> Run:
     return replace(run, record=record)
 
 
-def fewer_right(dense: Bool[np.ndarray, " images"], other: Bool[np.ndarray, " images"]) -> dict[str, Any]:
-    """How much less accurate one head is than another on the same images, with a 95% interval.
-
-        (b - c) / (n + 2) +- 1.96 sqrt(b + c + 1 - (b - c)^2 / (n + 2)) / (n + 2)
-
-    b of the n images only the first head gets right, c only the other. Heads that agree on few images are not the same
-    for sure: half an image is added to each of the four cases.
-
-    Args:
-        dense, other: whether each head is right on each image.
-
-    Returns:
-        "cost", (b - c) / n; "error", the square root above, of n + 2; "interval", its two ends.
-
-    Source: Agresti and Min 2005.
-    """
-    lost, gained, count = int((dense & ~other).sum()), int((other & ~dense).sum()), len(dense) + 2
-    less = (lost - gained) / count
-    error = sqrt(lost + gained + 1 - less * (lost - gained)) / count
-    cost = (lost - gained) / len(dense)
-    return {"cost": cost, "error": error, "interval": [less - INTERVAL * error, less + INTERVAL * error]}
-
-
 def _is_near(row: Mapping[str, Any]) -> bool:
     """Whether a head costs no more than reading is worth, as far as its images say."""
     return row["cost"] <= NEAR + 1e-9 and row["cost"] + row["error"] <= 2 * NEAR
 
 
-def _with_head(
-    run: Run, images: Images, head: Head, about: Mapping[str, Any], said: Mapping[str, Any], aside: Path
-) -> Run:
-    """The run with another head, made aside and then written over it."""
-    made = measured_run(run, aside, lambda out, m: write_with_head(run, out, head, about, m), images)
-    record = {**run.record, "metrics": made.record["metrics"], "heads": said}
-    record |= {entry: made.record[entry] for entry in HASHED.values() if entry in made.record}
+def _with_head(run: Run, images: Images, head: Head, said: Mapping[str, Any]) -> Run:
+    """The run with another head, made in memory and then written over it."""
+
+    def change(weight: Tensor, bias: Tensor) -> None:
+        weight.copy_(torch.from_numpy(head.weight))
+        bias.copy_(torch.from_numpy(head.bias))
+
+    made = measured_again(with_head(run, change, heads=said), images)
     write_atomic(run.path / RECORD, sealed({**run.record, "status": "running"}))  # files and record change together
-    return replace(made.in_memory(), record=record).save(run.path)
+    return made.save(run.path)
 
 
 def about_heads(heads: Mapping[str, Any]) -> str:

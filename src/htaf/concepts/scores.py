@@ -9,12 +9,11 @@ import numpy as np
 from jaxtyping import Int64
 
 from htaf.concepts.codes import PARTS, Codes, PartName
-from htaf.concepts.counts import labelled, labelled_rows, pair_counts, part_counts, redundancy, taken
-from htaf.concepts.heads import completeness, sparsity
+from htaf.concepts.counts import labelled, pair_counts, part_counts, redundancy
+from htaf.concepts.heads import sparsity
 from htaf.concepts.store import CodesFolder
 
 BINS = 20  # of the histograms of class proportions over [0, 1]
-SAMPLE = 131_072  # images that the completeness and the number of contributing concepts are taken of
 
 
 def score(codes: CodesFolder | Codes, *, scored: PartName = "test") -> dict[str, Any]:
@@ -26,10 +25,7 @@ def score(codes: CodesFolder | Codes, *, scored: PartName = "test") -> dict[str,
     rates, dead: share of images that have a concept; concepts that are the same in every training image.
     concept_accuracy: `concept_accuracy`. class_specificity: `specificity`.
     sparsity: NEC and NCC of the network's own head, `htaf.concepts.heads.sparsity`.
-    images: of each class, labelled, of the scored part. completeness: `htaf.concepts.heads.completeness`.
-    redundancy: `htaf.concepts.counts`.
-    sample: only where the scored part has more than 131,072 labelled images: completeness and sparsity are of as many,
-        evenly spaced.
+    images: of each class, labelled, of the scored part. redundancy: `htaf.concepts.counts`.
 
     Args:
         codes: of the network.
@@ -45,12 +41,9 @@ def score(codes: CodesFolder | Codes, *, scored: PartName = "test") -> dict[str,
     rates = [count.sum(1) / len(part) for count, part in zip(counts, (fit, test), strict=True)]
     always = {"always_0": rates[0] == 0, "always_1": rates[0] == 1}
     dead = always["always_0"] | always["always_1"]
-    rows = labelled_rows(codes, scored)
-    spaced = np.linspace(0, len(rows) - 1, min(len(rows), SAMPLE)).round().astype(np.int64)
-    sample = taken(codes, rows[spaced])
     saturated = np.asarray(test.saturated)
     binarity = int(saturated.sum(dtype=np.int64)) / (len(test) * codes.concepts)
-    scores = {
+    return {
         "concepts": codes.concepts,
         "classes": list(codes.classes),
         "scored": scored,
@@ -62,13 +55,9 @@ def score(codes: CodesFolder | Codes, *, scored: PartName = "test") -> dict[str,
         | {"count": int(dead.sum()), "share": float(dead.mean())},
         "concept_accuracy": concept_accuracy(counts, sizes),
         "class_specificity": specificity(of_test, test_size),
-        "sparsity": sparsity(sample, rates[0]),
-        "completeness": completeness(sample, rates[0]),
+        "sparsity": sparsity(test, rates[0]),
         "redundancy": redundancy(pair_counts(fit), len(fit)),
     }
-    if len(sample) < len(test):
-        scores["sample"] = {"images": len(sample), "of": len(test), "scores": ["sparsity", "completeness"]}
-    return scores
 
 
 def summary(scores: Mapping[str, Any], kind: str = "image") -> list[dict[str, Any]]:
@@ -104,8 +93,6 @@ def summary(scores: Mapping[str, Any], kind: str = "image") -> list[dict[str, An
          f"Share of pairs in which 10% of a class's {kind}s or fewer, or 90% or more, have the concept."),
         ("explained", "Variance between classes", specific["explained"], "percent",
          "Part of a bit's variance that lies between classes: 100% where the class decides every bit."),
-        ("enough", "Concepts for full accuracy", scores["completeness"]["enough"], "count",
-         "With so many of the most important ones, the others at their mean, accuracy stays within 0.5 points."),
         ("effective", "Effective number of concepts", float(same["effective"]), "number",
          "Concepts that say the same count once: from the spectrum of their correlations."),
         ("duplicates", "Duplicate pairs", same["duplicates"]["count"], "count",

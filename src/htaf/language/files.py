@@ -314,8 +314,6 @@ def _why(model: str, error: Exception) -> str:
     """Say what went wrong when a model was loaded, and what to do."""
     said = " ".join(str(error).split())[:300] or type(error).__name__
     if not Path(model).exists():
-        if KIND in said:
-            return f"{model} is what htaf shared at the hub: htaf.load({model!r}) opens it"
         return (
             f"{model} is not in the cache of the Hugging Face hub and cannot be loaded from there ({said}): give a "
             "folder with config.json and weights, or a .gguf file"

@@ -28,7 +28,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, check
 from torch import nn
 
 from htaf._ground.console import say_notes
-from htaf._ground.errors import expect_seed, meant
+from htaf._ground.errors import expect_seed, suggestion
 from htaf.data.cautions import cautions, rows_in_time
 from htaf.data.columns import spelled
 from htaf.data.dates import has_zone
@@ -74,7 +74,7 @@ class _TableEstimator(BaseEstimator):
             if name not in known:
                 fields = _fields()
                 hint = f": a field of a recipe, give recipe={{{name!r}: ...}}" if name in fields else ""
-                hint = hint or meant(name, [*known, *fields])
+                hint = hint or suggestion(name, [*known, *fields])
                 raise TypeError(f"{cls.__name__} got an unexpected keyword argument {name!r}{hint}")
         return super().__new__(cls)
 

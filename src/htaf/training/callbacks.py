@@ -191,14 +191,13 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 class ShownProgress(Callback):
-    """Show how far a training is: its steps by `htaf._ground.console.progress`, and a line for each tenth of the
-    epochs."""
+    """Show how far a training is by `htaf._ground.console.progress`, with the losses of the last validation."""
 
     def __init__(self, posed: Problem, recipe: Recipe, history: History, unit: str) -> None:
         self.posed, self.recipe, self.history, self.unit = posed, recipe, history, unit
         self.stack = ExitStack()
         self.advance: Callable[..., None] = lambda more, note: None
-        self.told_epoch, self.losses = 0, ""
+        self.losses = ""
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.is_global_zero:
@@ -213,7 +212,6 @@ class ShownProgress(Callback):
             f"lr {training.lr:g} ({training.schedule}), batches of {training.batch_size}"
             + (f"; {threads}{each}" if cpu else "")
         )
-        self.told_epoch = trainer.current_epoch
         if trainer.current_epoch:
             tell(f"resumed after {trainer.current_epoch} epochs")
         assert isinstance(pl_module, Training)
@@ -234,22 +232,12 @@ class ShownProgress(Callback):
         if not trainer.is_global_zero or not validated(trainer):
             return
         seen = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        loss, smooth = seen["val_loss"], seen["val_loss_smooth"]
+        loss = seen["val_loss"]
         if self.posed.task == "regression":  # of the standardised target
-            name, exact, other = "RMSE", *(f"{self.posed.scale * v**0.5:.4g}" for v in (loss, smooth))
+            metric = f"RMSE {self.posed.scale * loss**0.5:.4g}"
         else:
-            name, exact, other = "accuracy", *(f"{seen[k]:.4f}" for k in ("val_accuracy", "val_accuracy_smooth"))
-        self.losses = f", loss {_figure(loss)}, {name} {exact}"
-        first, epoch, of = self.recipe.exact_epoch, trainer.current_epoch + 1, self.recipe.optimization.epochs
-        if epoch * 10 // of == self.told_epoch * 10 // of and not self.history.stopped:
-            return
-        self.told_epoch = epoch
-        same = self.recipe.activation.method == "relu" or (first is not None and trainer.current_epoch >= first)
-        smooth_loss, smooth_metric = ("", "") if same else (f" (smooth {_figure(smooth)})", f" (smooth {other})")
-        tell(
-            f"epoch {epoch}/{of}: train loss {_figure(seen['train_loss'])}, validation loss "
-            f"{_figure(loss)}{smooth_loss}, {name} {exact}{smooth_metric}"
-        )
+            metric = f"accuracy {seen['val_accuracy']:.4f}"
+        self.losses = f", validation loss {loss:.4g}, {metric}"
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.stack.close()
@@ -264,7 +252,3 @@ class ShownProgress(Callback):
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         self.stack.close()
-
-
-def _figure(value: float) -> str:
-    return f"{value:.4f}" if abs(value) < 1000 else f"{value:.4g}"

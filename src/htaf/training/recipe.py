@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
-from htaf._ground.errors import HtafError, check_positive, meant, suggestion
+from htaf._ground.errors import HtafError, check_positive, suggestion
 from htaf._ground.names import Augment, Method, SlopeName, ThresholdMetric, is_outside
 from htaf.core.sharpening import Geometric, soft_start
 
@@ -497,7 +497,7 @@ def by_part(family: str, own: Mapping[str, str], fields: Mapping[str, Any]) -> d
 
     own: the names of its fields, each with its part.
     """
-    if others := [f"{name}{meant(name, [*own])}" for name in sorted(fields) if name not in own]:
+    if others := [f"{name}{suggestion(name, [*own])}" for name in sorted(fields) if name not in own]:
         raise ValueError(f"family {family} does not read {', '.join(others)}")
     found: dict[str, dict[str, Any]] = {}
     for name, value in fields.items():

@@ -37,25 +37,16 @@ FUNCTIONS = {name: name for name in _PLAIN} | _OTHERWISE
 # torch.compile reads a name as a constant but cannot take it apart, so the in-place names have entries
 IN_PLACE = {f"{name}_": kind for name, kind in FUNCTIONS.items()}
 _CALLS = FUNCTIONS | IN_PLACE | {f"{name}.default": kind for name, kind in FUNCTIONS.items()}
-# with some arguments these are an activation, `x.clamp(min=0)`: name -> the name under which a forward counts them
-BY_ARGUMENTS = {
-    "clamp": "clamp",
-    "clip": "clamp",
-    "clamp_min": "clamp_min",
-    "maximum": "maximum",
-    "fmax": "maximum",
-    "max": "max",
-}
-BY_ARGUMENTS_IN_PLACE = {"clamp_": "clamp", "clip_": "clamp", "clamp_min_": "clamp_min"}
-_BY_ARGUMENTS = BY_ARGUMENTS | BY_ARGUMENTS_IN_PLACE
-_COUNTED = frozenset(_BY_ARGUMENTS.values())  # where one of them is an activation in that forward
-# what an activation is written out with, `torch.where(x > 0, x, 0.1 * x)`: such a one is named and left as it is
+# with some arguments these are a ReLU, `x.clamp(min=0)`; such a one is named and left as it is
+_CLAMPS = {"clamp", "clip", "clamp_min", "clamp_", "clip_", "clamp_min_"}
+_MAXIMA = {"maximum", "fmax", "max"}
+# what an activation is written out with, `torch.where(x > 0, x, 0.1 * x)`: named and left too
 _WITH_A_MASK = {"where", "mul", "mul_", "multiply", "masked_fill", "masked_fill_", "__setitem__"}
 # names in code, without the in-place underscore, that are worth a look
 NAMING = FUNCTIONS.keys() | {"clamp", "clip", "clamp_min", "maximum"}
 # inside a module of its own these make an activation too; elsewhere they are mostly something else
 _COMPARING = {"erf", "special_erf", "sign", "heaviside", "gt", "ge", "lt", "le", "where", "masked_fill"}
-ALSO_IN_A_MODULE = _COMPARING | BY_ARGUMENTS.keys()
+ALSO_IN_A_MODULE = _COMPARING | {"clamp", "clip", "clamp_min"} | _MAXIMA
 # layers of torch.nn that hold activations which no module can stand in for, and functions that do
 FUSED_MODULES = (nn.RNNBase, nn.RNNCellBase, nn.GLU)
 _FUSED_CALLS = {
@@ -94,53 +85,22 @@ def is_of_a_parameter(path: str) -> bool:
     return ".parametrizations." in f".{path}."
 
 
-def call_name(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], watched: frozenset[str]) -> str | None:
-    """The name under which a forward counts a call: its kind, or one of `watched`; None: it is not counted."""
-    kind = call_kind(function, args, kwargs)
-    if kind is not None:
-        return kind
-    name = _BY_ARGUMENTS.get(getattr(function, "__name__", ""))
-    return name if name in watched else None
+def call_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return args[0] if args else kwargs.get("input", kwargs.get("self"))
 
 
-def acts(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call is an activation."""
-    name = _BY_ARGUMENTS.get(getattr(function, "__name__", ""))
-    if name is None:
-        return call_kind(function, args, kwargs) is not None
-    return kind_by_arguments(name, args, kwargs)[0] is not None
+# ---- activations that are written out: by `clamp`, `maximum` or a mask ----
 
 
-def call_input(args: tuple[Any, ...], kwargs: dict[str, Any], source: int | str = 0) -> Any:
-    if isinstance(source, str):
-        return kwargs[source]
-    return args[source] if args else kwargs.get("input", kwargs.get("self"))
-
-
-# ---- what the arguments make of `clamp` and `maximum`, and of a mask ----
-
-
-def kind_by_arguments(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str | None, int | str]:
-    """The kind that a call of `BY_ARGUMENTS` has with these arguments, None for no activation, and which one is x."""
-
-    def argument(index: int, *names: str) -> tuple[Any, int | str]:
-        if index < len(args):
-            return args[index], index
-        return next(((kwargs[key], key) for key in names if key in kwargs), (None, index))
-
-    x, source = argument(0, "input", "self")
-    if name in ("clamp", "clamp_min"):
-        high = argument(2, "max")[0] if name == "clamp" else None
-        if _is_input(x) and _equals(argument(1, "min")[0], 0):
-            if high is None or _equals(high, math.inf):
-                return "relu", source
-            return ("relu6" if _equals(high, 6) else None), source
-        return None, source
-    y, other = argument(1, "other")
-    for value, zero, where in ((x, y, source), (y, x, other)):
-        if isinstance(y, Tensor) and _is_input(value) and _equals(zero, 0) and zero.numel() <= value.numel():
-            return "relu", where
-    return None, source
+def _is_relu(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a clamp or a maximum is a ReLU with these arguments, up to 6 or without a bound."""
+    x = call_input(args, kwargs)
+    if name in _CLAMPS:
+        low, high = (args[i] if i < len(args) else kwargs.get(key) for i, key in ((1, "min"), (2, "max")))
+        return _is_input(x) and _equals(low, 0) and (high is None or _equals(high, math.inf) or _equals(high, 6))
+    other = args[1] if len(args) > 1 else kwargs.get("other")
+    pairs = ((x, other), (other, x)) if isinstance(other, Tensor) else ()
+    return any(_is_input(one) and _equals(zero, 0) and zero.numel() <= one.numel() for one, zero in pairs)
 
 
 def _masks(used: object) -> bool | None:
@@ -320,11 +280,9 @@ def _is_autograd_function(value: object) -> bool:
 
 @dataclass(eq=False)
 class _Call:
-    """A call that a forward may count."""
+    """An activation call of a forward."""
 
-    name: str
-    kind: str | None  # None: no activation with these arguments
-    source: int | str = 0  # the argument that is its input
+    kind: str
     fixed: bool = False  # inside an autograd Function, whose backward would not know of another
     place: Place = ()
     layers: object = None  # what it runs behind
@@ -357,7 +315,6 @@ class CallRecorder(TorchFunctionMode):
         self.order: dict[tuple[str, int | None], int] = {}  # (path, call index) -> times, in order of first run
         self.calls: dict[tuple[str, int], _Call] = {}
         self.forwards: dict[str, Order] = {}  # path -> the calls of its forwards
-        self.watched: dict[str, frozenset[str]] = {}  # path -> what its forwards count beside the named activations
         self.callees: dict[str, set[str]] = {}
         self.in_place: set[str] = set()  # sites whose caller uses what they wrote into their input
         # (path, what acts there, what to do): no module can stand in
@@ -386,9 +343,6 @@ class CallRecorder(TorchFunctionMode):
                 # out of place for this run: whoever still reads the input relied on the overwriting
                 module.__dict__["inplace"] = False
                 self._writers.add(id(module))
-            before = module.__dict__.get("_htaf_calls")
-            if before is not None:
-                self.watched[self.paths[id(module)]] = before.watched
             # first and last, so that what the hooks of others call is not taken for the forward's
             module.register_forward_pre_hook(self._enter, prepend=True)
             module.register_forward_pre_hook(self._begin)
@@ -452,8 +406,8 @@ class CallRecorder(TorchFunctionMode):
         covers = self._note(func, name, args, kwargs) or covers
         call = frame.calls[counted] if len(frame.calls) > counted else None
         became = None
-        if call is not None and call.kind is not None:
-            became = self._became[id(call)] = self.flow.activation(call_input(args, kwargs, call.source))
+        if call is not None:
+            became = self._became[id(call)] = self.flow.activation(call_input(args, kwargs))
         with self.covering() if covers else contextlib.nullcontext():
             result = func(*args, **kwargs)
         if became is not None:
@@ -483,37 +437,31 @@ class CallRecorder(TorchFunctionMode):
                 self.beyond[path, f"activations inside {name}", "write its formula with modules"] = None
             return True
         kind = call_kind(func, args, kwargs)
-        if kind is not None:
-            call = _Call(kind, kind)
-        elif name in _BY_ARGUMENTS:
-            with self.covering():
-                call = _Call(_BY_ARGUMENTS[name], *kind_by_arguments(_BY_ARGUMENTS[name], args, kwargs))
-        else:
-            if name in _WITH_A_MASK:
-                self._note_mask(path, name.strip("_"), (args, kwargs))
-            return False
+        if kind is None:
+            return self._is_written(path, name, args, kwargs)
         if not frame.forward:
-            if call.kind:
-                self.beyond[path, f"{call.kind} called by a hook", "make it a module"] = None
-            return call.kind is not None
-        call.place, call.layers, call.behind = place_of(sys._getframe(1)), self.flow.layers((args, kwargs)), frame.last
-        call.fixed = function is not None
-        if call.fixed and call.kind is not None:
-            self.beyond[path, f"autograd Function {function}, which calls {call.kind}", "write it as a module"] = None
+            self.beyond[path, f"{kind} called by a hook", "make it a module"] = None
+            return True
+        place, layers = place_of(sys._getframe(1)), self.flow.layers((args, kwargs))
+        call = _Call(kind, function is not None, place, layers, frame.last)
+        if call.fixed:
+            self.beyond[path, f"autograd Function {function}, which calls {kind}", "write it as a module"] = None
+        else:
+            self._ran.append((path, frame, len(frame.calls)))
         frame.calls.append(call)
-        if call.kind is not None and not call.fixed:
-            self._ran.append((path, frame, len(frame.calls) - 1))
-        return call.kind is not None
+        return True
 
-    def _note_mask(self, path: str, name: str, used: object) -> None:
-        """Name an activation that is written out with a mask."""
+    def _is_written(self, path: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Name an activation that is written with a mask, a clamp or a maximum; whether nothing below tells of it."""
         with self.covering():
-            found = _masks(used)
+            clipped = name in _CLAMPS | _MAXIMA and _is_relu(name, args, kwargs)
+            found = clipped or (name in _WITH_A_MASK and _masks((args, kwargs)))
         if found:
             advice = "call it by one function (F.relu), or make it a module without children"
-            self.beyond[path, f"an activation written with {name}", advice] = None
+            self.beyond[path, f"an activation written with {name.strip('_')}", advice] = None
         elif found is None and name == "where":
             self.doubtful.setdefault(path, {})[name] = None
+        return clipped
 
     def operator(self, name: str, args: tuple[Any, ...]) -> None:
         """Note an operator that ran below Python, unless something above accounts for it."""
@@ -544,17 +492,12 @@ class CallRecorder(TorchFunctionMode):
         return None
 
     def settle(self) -> None:
-        """Once the run is over: which calls a forward counts, and the index of each site among them."""
-        self._drop_coincidences()
-        for path, frame, position in self._ran:
-            if frame is not None and frame.calls[position].kind is not None:
-                names = {frame.calls[position].name} & _COUNTED
-                self.watched[path] = self.watched.get(path, frozenset()) | names
-        counted: dict[str, list[list[_Call]]] = {}
+        """Once the run is over: the index of each site among the calls of its forward."""
+        of_paths: dict[str, list[list[_Call]]] = {}
         for path, frame in self._left:
-            counted.setdefault(path, []).append(self._counted(path, frame))
-        for path, forwards in counted.items():
-            told = [[((c.place, c.name), (c.layers, c.kind), c.behind) for c in calls] for calls in forwards]
+            of_paths.setdefault(path, []).append(frame.calls)
+        for path, forwards in of_paths.items():
+            told = [[((c.place, c.kind), c.layers, c.behind) for c in calls] for calls in forwards]
             self.forwards[path], numbers = order_of(told)
             for calls, own in zip(forwards, numbers, strict=True):
                 self._number |= zip(map(id, calls), own, strict=True)
@@ -563,28 +506,10 @@ class CallRecorder(TorchFunctionMode):
             part = run
             if frame is not None:
                 call = frame.calls[position]
-                if call.kind is None:
-                    continue
                 key, part = (path, self._number[id(call)]), id(call)
                 self.calls.setdefault(key, call)
             self.order[key] = self.order.get(key, 0) + 1
             self.values.setdefault(key, []).extend([self._became[part]] if part in self._became else [])
-
-    def _drop_coincidences(self) -> None:
-        """Calls that their arguments make an activation, where the same line made another that is none: by chance."""
-        kinds: dict[tuple[str, Place, str], set[str | None]] = {}
-        for path, frame in self._left:
-            for call in frame.calls:
-                if call.name in _COUNTED:
-                    kinds.setdefault((path, call.place, call.name), set()).add(call.kind)
-        for path, frame in self._left:
-            for call in frame.calls:
-                if call.kind is not None and len(kinds.get((path, call.place, call.name), ())) > 1:
-                    call.kind = None
-
-    def _counted(self, path: str, frame: _Frame) -> list[_Call]:
-        watched = self.watched.get(path, frozenset())
-        return [call for call in frame.calls if call.name in watched or call.name not in _COUNTED]
 
 
 class Operators(TorchDispatchMode):

@@ -55,8 +55,10 @@ def export_program(
             program = torch.export.export(model, inputs, dynamic_shapes=dynamic)
             return program if stays is None else _decomposed(program, stays)
     except Exception as cause:  # whatever the model's own code raises under tracing
-        message = f"torch.export does not take {type(model).__name__}: {cause_of(cause)}"
-        raise error(message) from cause
+        said = cause_of(cause)
+        if "Constraints violated" in said and "size()[0]" in said:
+            said = f"it fixes the number of rows, as len(x) does: write x.shape[0] ({said})"
+        raise error(f"torch.export does not take {type(model).__name__}: {said}") from cause
 
 
 def _dynamic(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Any, ...]:

@@ -19,7 +19,7 @@ from htaf.core import functional
 from htaf.core.activations import Heaviside
 from htaf.core.contract import SmoothStep, lacking, looks_smooth
 from htaf.transform.convert import activation_calls as calls
-from htaf.transform.convert.flow import SQUASHING, WORDS, Made, Stays
+from htaf.transform.convert.flow import WORDS, Made, Stays
 from htaf.transform.convert.functional_sites import duplicate, own_class
 from htaf.transform.convert.places import Order
 
@@ -61,19 +61,16 @@ class Site:
         kind: "relu", "gelu", "htaf", ...; of an activation class that torch does not have, its name in lower case.
         calls: how often it ran in the example batch; None when there was no example.
         functional: a call such as `F.relu(x)` inside a forward.
-        index: number of the functional call among those that are counted in the forwards of its module, in order of
-            first run; 0 for modules. Beside the activation functions these are all calls of `maximum`, say, where one
-            is an activation. A line of code that runs several times behind the same layers is one call, in a loop over
-            layers it is one for each.
+        index: number of the functional call among those in the forwards of its module, in order of first run; 0 for
+            modules. A line of code that runs several times behind the same layers is one call, in a loop over layers
+            it is one for each.
         module_type: class of the module; None for a function.
         aliases: further paths of the same module.
         in_place: the model still reads the input that the activation overwrites.
         stays: why `replace` leaves it unless `where` chooses it: "output", "gate", "scale", "scores",
-            "choice" or "formula"; "kept": `keep` chose it; None: it acts between layers, as far as the run or the
-            structure of the model tells.
+            "choice" or "formula"; "kept": `keep` chose it; None: it acts between layers, as far as the run tells.
         first: in the example no other activation comes before it.
         work: products of its values with weights that the layers behind it take for the example.
-        source: of a functional call, the argument that is its input.
     """
 
     path: str
@@ -84,7 +81,6 @@ class Site:
     module_type: type | None = None
     aliases: tuple[str, ...] = ()
     in_place: bool = field(default=False, repr=False)
-    source: int | str = field(default=0, repr=False)
     stays: Stays | None = field(default=None, compare=False)
     first: bool = field(default=False, repr=False, compare=False)
     work: int = field(default=0, repr=False, compare=False)
@@ -117,10 +113,8 @@ class Found:
     beyond: tuple[str, ...] = ()
     scripted: tuple[str, ...] = ()  # of the hints those that hold for smooth steps too
     forwards: dict[str, Order] = field(default_factory=dict)
-    watched: dict[str, frozenset[str]] = field(default_factory=dict)
     callees: dict[str, set[str]] = field(default_factory=dict)
     unseen: tuple[str, ...] = ()  # of the hints those that tell of a forward that did not run
-    unsure: tuple[Site, ...] = ()  # without an example: what may be an output or a gate
 
 
 class _Stored(nn.Module):
@@ -255,9 +249,7 @@ def find(
     hints = (*scripted, *unseen, *_hints(trial, record))
     beyond = tuple(_beyond(trial, record))
     if example is None:
-        known = [dataclasses.replace(site, stays=_stays_by_structure(trial, site)) for site in protos.values()]
-        unsure = tuple(site for site in known if site.stays is None and _may_stay(trial, site))
-        return Found(tuple(known), hints, beyond, scripted, unseen=unseen, unsure=unsure)
+        return Found(tuple(protos.values()), hints, beyond, scripted, unseen=unseen)
     modules = {site.path: site for site in protos.values()}
     ran = []
     for (path, index), times in record.order.items():
@@ -271,13 +263,10 @@ def find(
             in_place = site.in_place or path in record.in_place
             ran.append(dataclasses.replace(site, calls=times, in_place=in_place, stays=stays, **seen))
         else:
-            call = record.calls[path, index]
-            assert call.kind is not None
-            stays, source = _stays(values, call.kind), call.source
-            ran.append(Site(path, call.kind, times, functional=True, index=index, source=source, stays=stays, **seen))
+            kind = record.calls[path, index].kind
+            ran.append(Site(path, kind, times, functional=True, index=index, stays=_stays(values, kind), **seen))
     never = [dataclasses.replace(site, calls=0) for site in modules.values()]
-    order = (record.forwards, record.watched, record.callees)
-    return Found((*ran, *never), hints, beyond, scripted, *order, unseen)
+    return Found((*ran, *never), hints, beyond, scripted, record.forwards, record.callees, unseen)
 
 
 def _stays(values: Iterable[Made], kind: str, module: nn.Module | None = None) -> Stays | None:
@@ -286,36 +275,6 @@ def _stays(values: Iterable[Made], kind: str, module: nn.Module | None = None) -
         return None  # it was put there by choice
     kind = kind if module is None else _known_kind(kind, module)
     return next((stays for one in values if (stays := one.stays(kind)) is not None), None)
-
-
-def _stays_by_structure(trial: nn.Module, site: Site) -> Stays | None:
-    """Why an activation is none between layers, as far as modules tell without a run: the last one of a sequence."""
-    module = trial.get_submodule(site.path)
-    if module is trial or isinstance(module, Heaviside) or looks_smooth(module):
-        return None
-    for path in (site.path, *site.aliases):
-        while path:
-            parent, _, name = path.rpartition(".")
-            owner = trial.get_submodule(parent)
-            if not isinstance(owner, nn.Sequential):
-                break
-            behind = list(owner.named_children())
-            behind = behind[[key for key, _ in behind].index(name) + 1 :] if name in dict(behind) else []
-            if any(True for _, layer in behind for _ in layer.parameters()):
-                break
-            path = parent
-        else:
-            return "output"
-    return None
-
-
-def _may_stay(trial: nn.Module, site: Site) -> bool:
-    """Whether only a run tells if an activation is an output or a gate."""
-    module = trial.get_submodule(site.path)
-    if looks_smooth(module) or _known_kind(site.kind, module) not in SQUASHING | {"softplus"}:
-        return False
-    parts = site.path.split(".")
-    return not all(isinstance(trial.get_submodule(".".join(parts[:n])), nn.Sequential) for n in range(len(parts)))
 
 
 def _known_kind(kind: str, module: nn.Module) -> str:

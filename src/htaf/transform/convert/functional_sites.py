@@ -5,8 +5,8 @@
 because that survives deepcopy, pickle, replication and torch.compile.
 
 A call is told by its place in the code, and so it may run any number of times. A place that runs behind other layers
-each time, in a loop over them, has as many modules. The layer that ran last tells which; where none does, they take
-turns. Compiled code does not know its place: there the order of the calls counts.
+each time, in a loop over them, has as many modules, and the layer that ran last tells which. Compiled code does not
+know its place: there the order of the calls counts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch.fx
 from torch import nn
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
-from htaf.transform.convert.activation_calls import BY_ARGUMENTS_IN_PLACE, IN_PLACE, acts, call_input, call_name
+from htaf.transform.convert.activation_calls import IN_PLACE, call_input, call_kind
 from htaf.transform.convert.places import Order, Place, name_of, place_of
 
 Model = TypeVar("Model", bound=nn.Module)  # a transform returns the type that it is given
@@ -38,8 +38,6 @@ class Calls:
     path: str
     order: Order
     children: tuple[str | None, ...]  # None: the call is left as it is
-    sources: tuple[int | str, ...]  # the argument that is the input
-    watched: frozenset[str] = frozenset()  # the functions that are counted beside those that are activations always
 
 
 class _Diverted(TorchFunctionMode):
@@ -48,36 +46,31 @@ class _Diverted(TorchFunctionMode):
     def __init__(self, owner: nn.Module, calls: Calls) -> None:
         super().__init__()
         self.owner, self.calls, self.position = owner, calls, 0
-        self.times: dict[tuple[Place, str], int] = {}  # how often a place was reached
         self.inside: list[nn.Module] = []  # modules that run now inside the owner: their calls are not the owner's
         self.layer: str | None = None  # the one that the owner called last, of those that tell calls apart
         self.passed = 0  # how many of them it called
-        self.seen: dict[tuple[Place, str], int] = {}  # how many of them, when a place was reached last
-        self.turns: set[tuple[Place, str]] = set()  # where a module took its turn as no layer told
-        self.moved: set[tuple[Place, str]] = set()  # where layers came in another order than in the example
+        self.seen: dict[int, int] = {}  # how many of them, when the place of a call was reached last
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        kind = None if self.inside else call_name(func, args, kwargs, self.calls.watched)
+        kind = None if self.inside else call_kind(func, args, kwargs)
         if kind is None:
             return func(*args, **kwargs)
         # compiled code has no frames to look at
         if torch.compiler.is_dynamo_compiling():
             number = self._next(kind)
         else:
-            number = self._at(place_of(sys._getframe(1)), kind, lambda: acts(func, args, kwargs))
+            number = self._at(place_of(sys._getframe(1)), kind)
         if number is None:
             return func(*args, **kwargs)
         name = self.calls.children[number]
         if name is None:
             return func(*args, **kwargs)
-        x = call_input(args, kwargs, self.calls.sources[number])
+        x = call_input(args, kwargs)
         module = self.owner._modules[name]
         assert module is not None
         if kwargs.get("out") is not None:
             return kwargs["out"].copy_(module(x))
-        if getattr(func, "__name__", None) in BY_ARGUMENTS_IN_PLACE:
-            return args[0].copy_(module(x.clone()))
         # the step keeps its input for the backward pass, so it gets a copy of what is overwritten
         if getattr(func, "__name__", None) in IN_PLACE or kwargs.get("inplace"):
             return x.copy_(module(x.clone()))
@@ -93,67 +86,49 @@ class _Diverted(TorchFunctionMode):
         if position >= len(sequence) or order.kinds[sequence[position]] != kind:
             raise self._error(f"call {position} was {kind}")
         number = sequence[position]
-        if number in order.behind and self.seen.get(((), kind), 0) < self.passed:
-            self.seen[(), kind] = self.passed
-            if order.behind[number] != self.layer:
-                raise self._error(f"call {position} ran behind {self.layer}")
+        if self._told((number,)) is None:
+            raise self._error(f"call {position} ran behind {self.layer}")
         return number
 
-    def _at(self, place: Place, kind: str, acts: Callable[[], bool]) -> int | None:
-        """The number of the call that runs at a place; None: it is no activation, or one that only training makes."""
-        self.position += 1
-        pattern = self.calls.order.at((place, kind))
-        times = self.times.get((place, kind), 0)
-        if pattern is None:
-            if acts() and not self.owner.training:
+    def _at(self, place: Place, kind: str) -> int | None:
+        """The number of the call that runs at a place; None: one that only training makes."""
+        numbers = self.calls.order.at((place, kind))
+        if numbers is None:
+            if not self.owner.training:
                 raise self._error(f"there was {kind} {_line(place)}")
             text = f"{self.calls.path or 'the model'}: {kind} {_line(place)} did not run in the example, which runs in"
-            if acts():
-                warnings.warn(f"{text} eval mode, and stays as it is: make it a module", stacklevel=3)
+            warnings.warn(f"{text} eval mode, and stays as it is: make it a module", stacklevel=3)
             return None
-        self.times[place, kind] = times + 1
-        number = pattern[times % len(pattern)]
-        if number not in self.calls.order.behind or self.seen.get((place, kind), 0) == self.passed:
-            self.turns.add((place, kind))
-            return number
-        self.seen[place, kind] = self.passed
-        told = next((one for one in pattern if self.calls.order.behind[one] == self.layer), None)
+        told = self._told(numbers)
         if told is None:
-            raise self._error(f"{kind} {_line(place)} ran behind {self.layer}")
-        if told != number:
-            self.moved.add((place, kind))
+            raise self._error(f"{kind} {_line(place)} ran behind {self.layer}, or a layer that the example has not")
         return told
 
+    def _told(self, numbers: tuple[int, ...]) -> int | None:
+        """Which of the calls at a place this is, by the layer that ran since the last one; None: it tells none."""
+        behind, first = self.calls.order.behind, numbers[0]
+        if first not in behind:
+            return first
+        fresh, self.seen[first] = self.seen.get(first, 0) < self.passed, self.passed
+        return next((one for one in numbers if fresh and behind[one] == self.layer), None)
+
     def finish(self) -> None:
-        """At the end of the forward: raises RuntimeError where a call is missing."""
-        order = self.calls.order
-        if torch.compiler.is_dynamo_compiling():
-            if order.sequence is None or self.position != len(order.sequence):
-                raise self._error(f"there were {self.position}")
-            return
-        for (place, kind), times in self.times.items():
-            pattern = order.at((place, kind)) or ()
-            if (place, kind) not in self.turns or all(self.calls.children[n] is None for n in pattern):
-                continue
-            if times % len(pattern):  # which one is missing would be a guess
-                raise self._error(f"there was {kind} {_line(place)} only {times} times")
-            if (place, kind) in self.moved:
-                raise self._error(f"{kind} {_line(place)} ran behind layers in another order, not all of them known")
+        """At the end of a compiled forward: raises RuntimeError where a call is missing."""
+        sequence = self.calls.order.sequence
+        if torch.compiler.is_dynamo_compiling() and (sequence is None or self.position != len(sequence)):
+            raise self._error(f"there were {self.position}")
 
     def _error(self, came: str) -> RuntimeError:
-        return RuntimeError(unexpected(self.calls.path, self.calls.order, came))
+        kinds = self.calls.order.kinds
+        return RuntimeError(
+            f"{self.calls.path or 'the model'}: expected the activation calls of the example, "
+            f"{', '.join(kinds)} ({len(kinds)} in all), but {came}. "
+            "Nothing is assigned by guess: leave it out with where=, or give it activation modules"
+        )
 
 
 def _line(place: Place) -> str:
     return f"in {place[0][0]}, line {place[0][1]} of it" if place else "in PyTorch's code"
-
-
-def unexpected(path: str, order: Order, came: str) -> str:
-    return (
-        f"{path or 'the model'}: expected the activation calls of the example, "
-        f"{', '.join(order.kinds)} ({len(order.kinds)} in all), but {came}. "
-        "Nothing is assigned by guess: leave it out with where=, or give it activation modules"
-    )
 
 
 def _all_running() -> list[_Diverted]:
@@ -275,8 +250,7 @@ def divert(
     owner: nn.Module,
     path: str,
     order: Order,
-    modules: dict[int, tuple[str, int | str, nn.Module]],
-    watched: frozenset[str] = frozenset(),
+    modules: dict[int, tuple[str, nn.Module]],
 ) -> None:
     """Let modules stand in for some of the activation calls that `owner` still makes itself.
 
@@ -284,8 +258,7 @@ def divert(
         owner: changed in place.
         path: its path, for messages.
         order: those calls.
-        modules: number of a call -> its kind, the argument that is its input, and the module.
-        watched: functions that are counted beside those that are activations always.
+        modules: number of a call -> its kind and the module.
 
     Raises:
         ValueError: the owner's `forward` is not that of its class, so no other can be put in its place; or its calls
@@ -296,23 +269,21 @@ def divert(
             f"{path or 'the model'}: expected a {type(owner).__name__} that runs the forward of its class, got a "
             "traced graph or a forward set on the instance: its functional calls cannot be replaced"
         )
-    n = len(order.kinds)
-    before: Calls = owner.__dict__.get("_htaf_calls") or Calls(path, order, (None,) * n, (0,) * n, watched)
+    before: Calls = owner.__dict__.get("_htaf_calls") or Calls(path, order, (None,) * len(order.kinds))
     still = [number for number, child in enumerate(before.children) if child is None]
     if order.kinds != (kinds := tuple(before.order.kinds[number] for number in still)):
         raise ValueError(
             f"{path or 'the model'}: expected the calls that an earlier replace left, {', '.join(kinds)}, got "
             f"{', '.join(order.kinds)}: give it the same example"
         )
-    children, sources = list(before.children), list(before.sources)
-    for index, (kind, source, module) in modules.items():
+    children = list(before.children)
+    for index, (kind, module) in modules.items():
         name = f"{kind}_{still[index]}"
         while hasattr(owner, name):
             name += "_"
         owner.add_module(name, module)
         children[still[index]] = name
-        sources[still[index]] = source
-    owner.__dict__["_htaf_calls"] = Calls(path, before.order, tuple(children), tuple(sources), before.watched)
+    owner.__dict__["_htaf_calls"] = Calls(path, before.order, tuple(children))
     derive(owner, _methods(own_class(owner), before.order))
 
 

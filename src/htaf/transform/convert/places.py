@@ -1,7 +1,7 @@
 """Where in a model's code an activation is called, and how often: what tells such a call when the model runs again.
 
 A place in the code may run any number of times. One that runs behind other layers each time, in a loop over them, has a
-number for each of these layers, and they take turns.
+number for each of these layers.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ class Order:
     """The activation calls that the forwards of a module make, as the example showed them; each has a number.
 
     Attributes:
-        kinds: by number: what it is, or the name of a function that is an activation with some arguments.
-        places: where it is, and its kind -> the numbers of what runs there in one forward, one after the other.
+        kinds: by number: what it is.
+        places: where it is, and its kind -> the numbers of what runs there: one, or one for each layer before it.
         sequence: the numbers of one forward; None where forwards differ.
-        unclear: numbers of calls of which some forwards have fewer, so that which one is missing would be a guess.
         behind: by number: the layer (a module with parameters) that ran last before it, of calls at one place that
             these layers tell apart.
     """
@@ -37,7 +36,6 @@ class Order:
     kinds: tuple[str, ...]
     places: dict[tuple[Place, str], tuple[int, ...]]
     sequence: tuple[int, ...] | None
-    unclear: frozenset[int] = frozenset()
     behind: dict[int, str] = field(default_factory=dict)
 
     def at(self, place: tuple[Place, str]) -> tuple[int, ...] | None:
@@ -51,14 +49,6 @@ class Order:
         return alike[0] if len(alike) == 1 else None
 
 
-def shortest(pattern: tuple[int, ...]) -> tuple[int, ...]:
-    """The part that a pattern repeats."""
-    for n in range(1, len(pattern) + 1):
-        if len(pattern) % n == 0 and pattern[:n] * (len(pattern) // n) == pattern:
-            return pattern[:n]
-    return pattern
-
-
 def order_of(
     forwards: Sequence[Sequence[tuple[tuple[Place, str], object, str | None]]],
 ) -> tuple[Order, list[list[int]]]:
@@ -70,14 +60,6 @@ def order_of(
     Returns:
         The order, and of each forward the numbers of its calls.
     """
-    runs = [_runs(calls) for calls in forwards]
-    alike: dict[tuple[Place, str], bool] = {}  # place -> whether all forwards show the same pattern, as far as they go
-    longest: dict[tuple[Place, str], tuple[int, ...]] = {}
-    for run in runs:
-        for place, pattern in run.items():
-            other = longest.setdefault(place, pattern)
-            alike[place] = alike.get(place, True) and all(a == b for a, b in zip(pattern, other, strict=False))
-            longest[place] = max(pattern, other, key=len)
     pairs: dict[tuple[Place, str], set[tuple[str | None, object]]] = {}
     for place, mark, layer in itertools.chain(*forwards):
         pairs.setdefault(place, set()).add((layer, mark))
@@ -86,35 +68,18 @@ def order_of(
         for place, known in pairs.items()
         if 1 < len(known) == len(dict(known)) == len({mark for _, mark in known}) and None not in dict(known)
     }
-    numbers: dict[tuple[tuple[Place, str], int | str | None], int] = {}
-    sequences: list[list[int]] = []
+    numbers: dict[tuple[tuple[Place, str], str | None], int] = {}
+    sequences = [
+        [numbers.setdefault((place, layer if place in told else None), len(numbers)) for place, _, layer in calls]
+        for calls in forwards
+    ]
     places: dict[tuple[Place, str], tuple[int, ...]] = {}
-    for calls in forwards:
-        reached: dict[tuple[Place, str], list[int]] = {}
-        sequences.append([])
-        for place, _, layer in calls:
-            at = len(reached.setdefault(place, []))
-            part = layer if place in told else longest[place][at] if alike[place] else at
-            sequences[-1].append(numbers.setdefault((place, part), len(numbers)))
-            reached[place].append(sequences[-1][-1])
-        places |= {place: max(places.get(place, ()), tuple(own), key=len) for place, own in reached.items()}
-    behind = {number: str(layer) for (place, layer), number in numbers.items() if place in told}
-    for place, pattern in places.items():
-        rest = tuple(n for (where, _), n in numbers.items() if where == place and n not in pattern)
-        places[place] = shortest(pattern) + rest  # of layers that the longest forward did not reach
-    same = all(sequence == sequences[0] for sequence in sequences)
-    partial = (place for run in runs for place, pattern in run.items() if len(pattern) % len(places[place]))
-    unclear = frozenset(number for place in partial for number in places[place] if number not in behind)
+    for (place, _), number in numbers.items():
+        places[place] = (*places.get(place, ()), number)
+    behind = {number: layer for (_, layer), number in numbers.items() if layer is not None}
     kinds = tuple(kind for (_, kind), _ in numbers)
-    return Order(kinds, places, tuple(sequences[0]) if same else None, unclear, behind), sequences
-
-
-def _runs(calls: Sequence[tuple[tuple[Place, str], object, str | None]]) -> dict[tuple[Place, str], tuple[int, ...]]:
-    """Place -> of each call there a number, the same for what cannot be told apart."""
-    found: dict[tuple[Place, str], list[object]] = {}
-    for place, mark, _ in calls:
-        found.setdefault(place, []).append(mark)
-    return {place: tuple(map(list(dict.fromkeys(marks)).index, marks)) for place, marks in found.items()}
+    same = all(sequence == sequences[0] for sequence in sequences)
+    return Order(kinds, places, tuple(sequences[0]) if same else None, behind), sequences
 
 
 def name_of(module: nn.Module, path: str | None = None) -> str | None:

@@ -98,10 +98,9 @@ def sites(model: nn.Module, example: Any) -> list[Site]:
 
     A site is a module (all elementwise activations of torch.nn, those of htaf, and any childless module without
     parameters that calls an activation function, or compares, and maps every element by itself), an activation function
-    kept in an attribute (`TransformerEncoderLayer.activation`), or one called inside a forward. There `x.clamp(min=0)`
-    and `torch.maximum(x, zeros)` count as relu, `x.clamp(0, 6)` as relu6; the values of the example decide. Of a
-    formula that is written out, `x * x.sigmoid()`, each activation in it is a site, and they stay: `F.silu(x)` or a
-    module is one call, and a site as a whole.
+    kept in an attribute (`TransformerEncoderLayer.activation`), or one called inside a forward. Of a formula that is
+    written out, `x * x.sigmoid()`, each activation in it is a site, and they stay: `F.silu(x)` or a module is one call,
+    and a site as a whole.
 
     `Site.stays` says why `replace` leaves a site that is no activation between layers, from what becomes of its values
     in the run::
@@ -116,9 +115,9 @@ def sites(model: nn.Module, example: Any) -> list[Site]:
 
     Softmax and functions applied to a parameter are no sites. What acts like an activation and cannot be replaced is
     none either, but `conversion` names it after `replace`: the activations inside torch's recurrent layers and GLU,
-    those in an autograd Function, in scripted or compiled code, in a hook, and what a mask writes out, such as
-    `torch.where(x > 0, x, 0)` or `x * (x > 0)`. In its notes it names other elementwise functions (`x.clamp(0, 1)`,
-    `x.sin()`, `x.exp()`), which mostly are none.
+    those in an autograd Function, in scripted or compiled code, in a hook, and what a mask or a bound writes out, such
+    as `torch.where(x > 0, x, 0)`, `x * (x > 0)` or `x.clamp(min=0)`. In its notes it names other elementwise functions
+    (`x.clamp(0, 1)`, `x.sin()`, `x.exp()`), which mostly are none.
 
     The example runs once, in eval mode without gradients, on a copy that shares the parameters: the model is not
     touched. The fused path of torch's transformer layers is off during that run.
@@ -161,8 +160,7 @@ def replace(
     What is no activation between layers stays, and `conversion` says why: outputs, gates that multiply, time steps,
     scores, written-out formulas (see `sites`). `where` takes them in, and `keep` leaves others as they are: of
     what `where` chooses all becomes steps but what `keep` chooses. `keep="first"` leaves every activation that no other
-    one comes before; the layer behind it then reads real numbers. Without an example only the last module of a sequence
-    is known to be an output.
+    one comes before; the layer behind it then reads real numbers.
 
     One call of `factory` per site. A site that runs several times, or one module at several paths, stays one module.
     Functional calls are replaced when an `example` is given: the new modules become children (`relu_0`, ...) of the
@@ -199,29 +197,29 @@ def replace(
         activation functions and was not looked at: without an `example`, or because the example does not run it.
 
     Raises:
-        ValueError: no site matched `where`, `keep` or a path of `levels`; a loop over weights, which no module tells
-            apart, went through fewer of them in some forwards of the example; neither factory nor example, both a
-            factory and levels, or pre-activations of the example that are not finite.
+        ValueError: no site matched `where`, `keep` or a path of `levels`; no example, but for a factory with
+            `where`; both a factory and levels, or pre-activations of the example that are not finite.
         TypeError: `factory` made something that is no module, or `where` or `keep` cannot be read.
 
     Example:
-        >>> model = replace(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1), nn.Sigmoid()), HTAF)
+        >>> net, x = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1), nn.Sigmoid()), torch.randn(9, 3)
+        >>> model = replace(net, HTAF, example=x)
         >>> print(conversion(model))
         replaced 1 of 2 activation sites
-          replaced 1 (relu)
-          left     3 (sigmoid), stays: its value reaches an output, no layer in between
+          replaced 1 (relu, 1 call)
+          left     3 (sigmoid, 1 call), stays: its value reaches an output, no layer in between
     """
-    if factory is None and example is None:
-        raise ValueError(
-            "expected example=, some hundred rows of inputs from which every step takes its width, or a factory such "
-            "as lambda: HTAF(2, 11), got neither"
-        )
     by_path = isinstance(levels, Mapping)
     if factory is not None and levels != 1:
         raise ValueError(f"levels are of the steps put in without a factory: give {levels} to what factory makes")
     if factory is not None and (isinstance(factory, nn.Module) or not callable(factory)):
         shown = type(factory).__name__
         raise TypeError(f"factory must be a function that makes a module, such as lambda: HTAF(2, 11), got a {shown}")
+    if example is None and (factory is None or where is None):
+        raise ValueError(
+            "expected example=, some hundred rows of inputs, whose run tells outputs, gates and the width of every "
+            'step; or a factory such as lambda: HTAF(2, 11) with where=, "*" for all modules; got neither'
+        )
     if example is not None:
         example = arguments(example)
         model = _with_parameters(model, example)
@@ -232,21 +230,16 @@ def replace(
     new: nn.Module = functional.duplicate(model, parameters=share, buffers=share)
     modules: dict[str, nn.Module] = dict(new.named_modules(remove_duplicate=False))
     made = [_placed(factory() if factory else trained_step(_levels_of(site, levels)), new) for site in chosen]
-    calls: dict[str, dict[int, tuple[str, int | str, nn.Module]]] = {}
+    calls: dict[str, dict[int, tuple[str, nn.Module]]] = {}
     for site, module in zip(chosen, made, strict=True):
         if site.functional:
             module.train(modules[site.path].training)
-            calls.setdefault(site.path, {})[site.index] = site.kind, site.source, module
+            calls.setdefault(site.path, {})[site.index] = site.kind, module
         else:
             new = put(new, modules, site, module)
     for path, stand_ins in calls.items():
         order = found.forwards[path]
-        if unclear := order.unclear & stand_ins.keys():
-            kinds = ", ".join(dict.fromkeys(order.kinds[n] for n in sorted(unclear)))
-            came = f"in some forwards {kinds} ran behind fewer layers than in others"
-            raise ValueError(functional.unexpected(path, order, came))
-        watched = found.watched.get(path, frozenset())
-        functional.divert(modules[path], path, order, stand_ins, watched)
+        functional.divert(modules[path], path, order, stand_ins)
         for layer in modules.keys() & order.behind.values():
             modules[layer].__dict__.setdefault("_htaf_layer", layer)
     _settle(new, set(map(id, made)), modules, found.callees)
@@ -259,11 +252,6 @@ def replace(
         more = f" and {len(found.unseen) - 3} more" if len(found.unseen) > 3 else ""
         text = "pass an example= that runs all of the model: activations may be left in"
         warnings.warn(f"{text} {where_left}{more}", stacklevel=2)
-    unsure = [site.label for site in found.unsure if site in chosen] if where is None else []
-    if unsure:
-        more = f" and {len(unsure) - 3} more" if len(unsure) > 3 else ""
-        text = "outputs and gates were not looked at: without example= only a sequence of modules tells them, and so"
-        warnings.warn(f"{text} {', '.join(unsure[:3])}{more} became steps", stacklevel=2)
     for module in new.modules() if any(isinstance(step, SmoothStep) for step in made) else ():
         if hasattr(module, "save_pretrained"):  # of transformers and diffusers
             _mark_for_saving(module)

@@ -214,15 +214,16 @@ class _Trials:
         singles = [one for path in paths if (one := self.change((path,), base))]
         whole = self.change(paths, base) if len(paths) > 1 else None
         finer = [one for path in paths if self.levels > 1 and (one := self.change((path,), base, real=False))]
-        kept = self.fewest(
-            sorted(singles, key=_gain), base, noise, max((one.gain for one in [whole] if one), default=0)
-        )
-        changes = tuple(sorted((*singles, *finer), key=_gain))
+        most = max((one.gain for one in [whole] if one), default=0)
+        kept = self.fewest(sorted(singles, key=lambda one: -one.gain), base, noise, most)
+        changes = tuple(sorted((*singles, *finer), key=lambda one: -one.gain))
         tried = {(*one.paths, one.real) for one in changes}
         wanted = {(path, real) for path in paths for real in ((True, False) if self.levels > 1 else (True,))}
         notes = tuple(
             f"{path}: no time was left" for path in paths if {(path, r) for r in (True, False)} & wanted - tried
         )
+        if kept and len(kept.paths) == len(paths):
+            kept, notes = None, (*notes, f"real activations in all steps win back {kept.gain:.3g}, none would be exact")
         shown = self.judge.shown
         return Sensitivity(
             self.judge.name, shown(self.judge(self.model)), shown(base), noise, whole and whole.measure, changes,
@@ -280,14 +281,10 @@ class _Trials:
         largest gain for their products, whichever gain more."""
         useful = [one for one in finer if one.gain > noise]
         best: list[Change] = []
-        for rank in (_gain, lambda one: -one.gain / max(one.work, 1e-9)):
+        for rank in (lambda one: -one.gain, lambda one: -one.gain / max(one.work, 1e-9)):
             taken: list[Change] = []
             for one in sorted(useful, key=rank):
                 if 1 + sum(other.work for other in (*taken, one)) <= budget + 1e-9:
                     taken.append(one)
             best = max(best, taken, key=lambda some: sum(one.gain for one in some))
         return {one.paths[0]: self.levels for one in best}
-
-
-def _gain(change: Change) -> float:
-    return -change.gain

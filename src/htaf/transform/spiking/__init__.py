@@ -1,6 +1,5 @@
-"""Spiking neurons, and those of SpikingJelly."""
+"""Spiking neurons."""
 
 from htaf.transform.spiking.neurons import IF, LIF
-from htaf.transform.spiking.spikingjelly import from_spikingjelly
 
-__all__ = ["IF", "LIF", "from_spikingjelly"]
+__all__ = ["IF", "LIF"]
