@@ -27,7 +27,7 @@ from htaf.models.whitened import WhitenedConvNet
 from htaf.models.wide_resnet import WideResNet
 from htaf.program.integer import files
 from htaf.program.integer.build import Walk, columns_input, integer_program
-from htaf.program.integer.ops import LUT, Add, IntegerError, Pool, Steps, Take
+from htaf.program.integer.ops import LUT, Add, IntegerError, Neuron, Pool, Steps, Take
 from htaf.program.integer.program import Input, IntegerProgram, simplify
 from htaf.program.packed.graph import Traced, trace
 from htaf.training.families import ready_recipe
@@ -35,7 +35,7 @@ from htaf.training.fit import fit
 from htaf.training.runs import Run, RunError
 from htaf.training.runs.integer import build_run
 from htaf.transform.grid import columns_grid
-from htaf.transform.spiking.neurons import IF
+from htaf.transform.spiking.neurons import IF, LIF
 from quick import slow_but
 
 ACT = partial(htaf.HTAF, 2.0, 11.0)
@@ -119,7 +119,7 @@ def same(exact: nn.Module, x: Tensor, given: np.ndarray, input: Input, table: Te
     for node, known in walk.known.items():
         if node.op == "placeholder":  # columns before they are rounded
             continue
-        if known.base is not node or known.shift is not None or known.divisor > 1:
+        if known.base is not node or known.shift is not None or known.still or known.divisor > 1:
             continue
         shape = whole.values[known.value].shape
         unit = known.unit.reshape(-1, 1, 1) if len(shape) >= 3 else known.unit
@@ -136,7 +136,7 @@ def same(exact: nn.Module, x: Tensor, given: np.ndarray, input: Input, table: Te
     made = program.every_value(given)
     counted = 0
     for number, op, value in program:
-        if isinstance(op, Steps):
+        if isinstance(op, (Steps, Neuron)):
             wanted, step = of_rows(bits[op.name], len(given)), number
             while wanted.size < made[step].size:  # the pooling that was before the step
                 assert isinstance(program.ops[step], Pool)
@@ -161,10 +161,13 @@ IMAGES: dict[str, tuple[Make, tuple[int, ...]]] = {
     ),
     "one pixel": (lambda: WhitenedConvNet(5, ACT, widths=(8, 16)), (3, 6, 6)),
     "whitened": (lambda: WhitenedConvNet(5, ACT, widths=(8, 16)), (3, 14, 14)),
+    "sew": (lambda: SEWResNet(18, 5, lambda: IF(ACT()), steps=2, width=4, stem="cifar"), (3, 8, 8)),
+    "sew lif": (lambda: SEWResNet(18, 5, lambda: LIF(ACT()), steps=3, width=4, stem="imagenet"), (3, 16, 16)),
+    "spiking": (lambda: WhitenedConvNet(5, lambda: LIF(ACT(), tau=4.0), widths=(8, 16), steps=2), (3, 14, 14)),
 }
 
 
-@pytest.mark.parametrize("name", slow_but(IMAGES, "binary", "digits", "one pixel", "whitened"))
+@pytest.mark.parametrize("name", slow_but(IMAGES, "binary", "digits", "one pixel", "whitened", "spiking"))
 def test_images_from_pixels(name: str) -> None:
     make, shape = IMAGES[name]
     exact, x, pixels, table = images(make, shape)
@@ -296,34 +299,42 @@ def chain(*layers: nn.Module) -> nn.Sequential:
 
 REFUSED: dict[str, tuple[Make, str]] = {
     "a norm in a stream": (Added, "norm2: expected sums of integers in units that are powers of two, got real numbers"),
-    "spiking": (
-        lambda: SEWResNet(18, 5, lambda: IF(ACT()), steps=2, width=4, stem="cifar", in_channels=1),
-        r"expected linear layers .*, got aten.expand.default",
+    "a leak": (
+        lambda: WhitenedConvNet(2, lambda: LIF(ACT(), tau=3.0), widths=(4,), steps=2, in_channels=1),
+        r"blocks.0.act1: expected a neuron without a leak, .* got tau = 3",
+    ),
+    "a soft reset": (
+        lambda: WhitenedConvNet(2, lambda: IF(ACT(), reset="soft"), widths=(4,), steps=2, in_channels=1),
+        r"blocks.0.act1: expected a neuron with a hard reset, got one with a soft reset",
+    ),
+    "a product of bits": (
+        lambda: SEWResNet(18, 5, lambda: IF(ACT()), width=4, stem="cifar", connect="and", in_channels=1),
+        r'got aten.mul.Tensor .*: join blocks of spiking networks by connect="add"',
     ),
     "transposed": (
         lambda: chain(nn.ConvTranspose2d(4, 4, 2)),
         "2: .* got aten.conv_transpose2d",
     ),
-    "smooth": (lambda: chain(nn.Conv2d(4, 4, 1), nn.ReLU()), "3: expected linear layers .* got aten.relu"),
-    "means": (lambda: chain(nn.AvgPool2d(2), nn.Conv2d(4, 4, 1)), "2: .* got aten.avg_pool2d"),
+    "smooth": (lambda: chain(nn.Conv2d(4, 4, 1), nn.ReLU()), "3: expected layers on a grid, .* got aten.relu"),
+    "means": (lambda: chain(nn.AvgPool2d(2), nn.Conv2d(4, 4, 1)), "2: .* got aten.avg_pool2d.*: use nn.MaxPool2d"),
     "lines": (
         lambda: nn.Sequential(
             nn.Conv2d(1, 4, 3), ACT(), nn.Flatten(2), nn.Conv1d(4, 4, 3), ACT(), nn.Flatten(), nn.LazyLinear(2)
         ),
-        "3: .* got aten.conv1d",
+        "3: .* got aten.conv1d.*: use two dimensions",
     ),
     "groups": (lambda: chain(nn.Conv2d(4, 4, 1, groups=2)), "2: expected a convolution without groups, got 2 groups"),
     "the greatest, rounded up": (
         lambda: chain(nn.MaxPool2d(3, 2, ceil_mode=True)),
-        "2: .* got aten.max_pool2d.default",
+        "2: .* got aten.max_pool2d.default .*: give it ceil_mode=False",
     ),
-    "dilation": (lambda: chain(nn.MaxPool2d(2, dilation=2)), "2: .* got aten.max_pool2d"),
+    "dilation": (lambda: chain(nn.MaxPool2d(2, dilation=2)), "2: .* ceil_mode=False and no dilation"),
     "a norm of layers": (
         lambda: chain(nn.Conv2d(4, 4, 1), nn.LayerNorm([6, 6])),
-        r"3: .* got aten.layer_norm.default \(layer_norm\): docs/integer.md says",
+        r"3: .* got aten.layer_norm.default \(layer_norm\): use nn.BatchNorm1d or 2d before a step",
     ),
-    "softmax": (lambda: nn.Sequential(chain(), nn.Softmax(1)), "1: .* got aten.softmax"),
-    "greatest": (lambda: chain(nn.AdaptiveMaxPool2d(1)), "2: .* got aten.adaptive_max_pool2d|2: .*getitem"),
+    "softmax": (lambda: nn.Sequential(chain(), nn.Softmax(1)), "1: .* got aten.softmax.*: return its input"),
+    "greatest": (lambda: chain(nn.AdaptiveMaxPool2d(1)), "2: .*: use nn.MaxPool2d with the size of the image"),
     "a norm at the end": (
         lambda: nn.Sequential(chain(), nn.BatchNorm1d(2)),
         "1: .* real numbers, as of a norm .*: put a step behind it, or leave it out",
@@ -332,7 +343,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
         lambda: chain(nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1)),
         "2: expected a bias on the grid of the layer's sums, got a real one: give the layer bias=False",
     ),
-    "zeros": (lambda: chain(nn.ZeroPad2d(1)), "2: .* got aten.pad"),
+    "zeros": (lambda: chain(nn.ZeroPad2d(1)), "2: .* got aten.pad.*: use padding= of the layer behind it"),
 }
 
 
@@ -473,6 +484,7 @@ def test_a_program_in_one_call_gives_the_outputs_of_the_network() -> None:
 SMALL = {"epochs": 1, "batch_size": 50, "train_images": 200, "validation_images": 100, "precision": "float32"}
 FAMILIES = {
     "dhn": {"depth": 10},
+    "snn": {"depth": 18, "width": 4, "steps": 2},
     "bnn": {"layout": "whitened", "widths": (8, 16)},
 }
 

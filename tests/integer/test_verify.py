@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import onnx
+import onnxruntime
 import pandas as pd
 import pytest
 import torch
 from sklearn.datasets import load_iris
+from tests.integer.made import KINDS, random_program
 
 from htaf.cli import main
 from htaf.core.kernels import native
@@ -20,14 +23,15 @@ from htaf.models.logic import LogicNet
 from htaf.program.integer import exports
 from htaf.program.integer.c import to_c
 from htaf.program.integer.execute import run_program
-from htaf.program.integer.ops import Linear
+from htaf.program.integer.onnx import to_integer_onnx
+from htaf.program.integer.ops import Linear, Steps
 from htaf.program.integer.program import Input, IntegerProgram
 from htaf.program.integer.raw import raw
 from htaf.program.integer.verilog import to_verilog
 from htaf.training.runs import open_run
 from htaf.training.runs.integer import inputs_of, prepared
 
-FILES = {"integer": "p.safetensors", "c": "c", "verilog": "v"}
+FILES = {"integer": "p.safetensors", "c": "c", "verilog": "v", "onnx-integer": "p.onnx"}
 
 
 def htaf(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
@@ -142,6 +146,16 @@ def test_a_program_of_raw_columns_that_differs_is_not_written(
     assert not out.exists()
 
 
+def test_an_onnx_file_of_others_was_not_changed(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "p.onnx").write_bytes(b"\x08\x0a\x12\x04test")
+    assert htaf(monkeypatch, "verify", tmp_path / "p.onnx", run) == 1
+    said = capsys.readouterr().err
+    assert "without its digest" in said
+    assert "changed" not in said
+
+
 def test_a_packed_file_is_of_its_run(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,14 +190,15 @@ def test_edited_and_foreign_exports_are_refused(
     assert "there is none at" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("form", ["onnx-integer", "integer"])
 def test_an_edited_file_is_refused(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    form: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One bit of one number."""
-    out = tmp_path / "p.program"
-    assert htaf(monkeypatch, "export", run, "--to", "integer", "--out", out) == 0
+    out = tmp_path / ("p.program" if form == "integer" else "p.onnx")
+    assert htaf(monkeypatch, "export", run, "--to", form, "--out", out) == 0
     written = bytearray(out.read_bytes())
-    written[-100] ^= 1
+    written[-100 if form == "integer" else len(written) // 2] ^= 1
     out.write_bytes(written)
     capsys.readouterr()
     assert htaf(monkeypatch, "verify", out, run) == 1
@@ -194,7 +209,7 @@ def test_an_edited_file_is_refused(
     ("words", "message"),
     [
         (("--to", "c", "--name", "a b"), "expected a name in C"),
-        (("--to", "integer", "--name", "a"), "--to integer does not read --name"),
+        (("--to", "onnx-integer", "--name", "a"), "--to onnx-integer does not read --name"),
         (("--to", "verilog", "--luts", "5"), "expected at most 5 LUTs, got about"),
         (("--to", "verilog", "--luts", "0"), "--luts must be > 0, got 0"),
         (("--to", "c", "--luts", "5"), "--to c does not read --luts"),
@@ -219,6 +234,58 @@ def test_real_weights_are_refused_with_what_to_do(
 ) -> None:
     assert htaf(monkeypatch, "export", run.parent / "real", "--to", "c", "--out", tmp_path / "c") == 1
     assert "--weights int8" in capsys.readouterr().err
+
+
+# ---- integer programs as ONNX: 0 numbers of random programs differ in onnxruntime ----
+
+
+SEEDS = 6
+
+
+def run_integers(file: Path, x: np.ndarray) -> np.ndarray:
+    session: Any = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    (given,) = session.get_inputs()
+    return session.run(None, {"input": x.astype({"tensor(uint8)": np.uint8, "tensor(int32)": np.int32}[given.type])})[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_integer_onnx_gives_the_same_integers(kind: str, tmp_path: Path) -> None:
+    for seed in range(SEEDS):
+        program, x = random_program(seed, kind)
+        to_integer_onnx(program, tmp_path / "p.onnx")
+        y = run_integers(tmp_path / "p.onnx", x)
+        assert y.dtype == np.int64
+        np.testing.assert_array_equal(y, program.run(x))
+        for some in (x[:1], x[:0]):
+            np.testing.assert_array_equal(run_integers(tmp_path / "p.onnx", some), program.run(some))
+        if program.input.kind == "columns":
+            far = np.where(x > 0, 2**31 - 1, -(2**31))
+            clamped = program.run(far.clip(program.input.low, program.input.high))
+            np.testing.assert_array_equal(run_integers(tmp_path / "p.onnx", far), clamped)
+
+
+def _one(given: Input, *ops: Any) -> IntegerProgram:
+    return IntegerProgram(given, ops, len(ops))
+
+
+def test_files_name_the_program(tmp_path: Path) -> None:
+    fc = Linear("fc", 0, np.array([[3, -7], [1, 4]]), None)
+    act = Steps("act", 1, np.array([[5], [-2]]), np.array([1, -1]), -1, 2)
+    program = _one(Input("columns", (2,), -8, 7, 3), fc, act)
+    to_integer_onnx(program, tmp_path / "i.onnx")
+    said = {one.key: one.value for one in onnx.load(tmp_path / "i.onnx").metadata_props}
+    assert said["program_sha256"] == program.digest
+    assert json.loads(said["unit"]) == [0, 1]
+    assert json.loads(said["input"])["exponent"] == 3
+
+
+def test_bytes_are_multiplied_only_where_no_kernel_saturates(tmp_path: Path) -> None:
+    """Kernels for AVX2 add two products of bytes in 16 bits: 2 * 255 * 127 would be cut to 32,767."""
+    for high, weight, operator in ((128, 127, "MatMulInteger"), (255, 127, "MatMul"), (128, 128, "MatMul")):
+        program = _one(Input("columns", (2,), 0, high), Linear("fc", 0, np.full((1, 2), weight), None))
+        to_integer_onnx(program, tmp_path / "p.onnx")
+        assert operator in [node.op_type for node in onnx.load(tmp_path / "p.onnx").graph.node]
+        assert run_integers(tmp_path / "p.onnx", np.full((1, 2), high)).tolist() == [[2 * high * weight]]
 
 
 # ---- how raw values become the inputs of an export ----
@@ -256,11 +323,14 @@ def said_by(form: str, program: IntegerProgram, folder: Path) -> str:
     if form == "c":
         to_c(program, folder)
         return (folder / "network.h").read_text("utf-8")
-    to_verilog(program, folder)
-    return (folder / "network.v").read_text("utf-8")
+    if form == "verilog":
+        to_verilog(program, folder)
+        return (folder / "network.v").read_text("utf-8")
+    to_integer_onnx(program, folder / "p.onnx")
+    return {one.key: one.value for one in onnx.load(str(folder / "p.onnx")).metadata_props}["columns"]
 
 
-@pytest.mark.parametrize("form", ["c", "verilog"])
+@pytest.mark.parametrize("form", ["c", "verilog", "onnx-integer"])
 def test_raw_values_become_the_inputs_by_what_an_export_says(
     form: str, made: tuple[Preprocessor, IntegerProgram], tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
@@ -95,6 +96,16 @@ def test_sizes_that_kernels_would_allocate_are_bounded(name: str) -> None:
         check(_program(FAR[name]))
 
 
+def test_values_are_bounded_together() -> None:
+    one = _program(Geometry(64, 64, padding=(500, 500)))
+    check(one)
+    layer = one.instructions[1]
+    assert isinstance(layer, Layer)
+    many = [replace(layer, name=str(i), y=2 + i) for i in range(3000)]
+    with pytest.raises(PackedError, match="together"):
+        check(Program(one.inputs, (one.instructions[0], *many), 2, one.tensors))
+
+
 def test_values_are_bounded_for_the_batch_that_comes() -> None:
     grown = Call("a", "expand.default", [{"v": 0}, [{"s": [2**20, 1, 0]}, {"s": [1, 1, 0]}, 1]], {}, 1)
     program = Program((Input((None, 1)),), (grown, Call("b", "mean.default", [{"v": 1}], {}, 2)), 2, {})
@@ -113,6 +124,14 @@ def test_values_may_grow_with_the_batch(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("htaf._ground.errors._memory", lambda: 1.5e9)
     with pytest.raises(PackedError, match=r"a batch of 100000 needs 1.7 GB of memory, .* has 1.5 GB: give fewer rows"):
         model(torch.zeros(1, 2).expand(100_000, 2))
+
+
+def test_the_time_of_a_program_is_bounded() -> None:
+    """Sums of 2^27 copies of the input: each is small, and takes a moment."""
+    wide = Call("wide", "expand.default", [{"v": 0}, [2**26, 2, 1]], {}, 1)
+    sums = [Call(str(i), "sum.default", [{"v": 1}], {}, 2 + i) for i in range(20)]
+    with pytest.raises(PackedError, match="read and made together"):
+        check(Program((Input((None, 1)),), (wide, *sums), 2, {}))
 
 
 @pytest.mark.parametrize("weight", [-128, 127])

@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import safetensors.torch
 import torch
 from hypothesis import given, note
@@ -34,6 +35,7 @@ from htaf.data.images import ImagePreprocessor, pixel_table
 from htaf.program.integer import execute, files
 from htaf.program.integer.build import columns_input, integer_program
 from htaf.program.integer.c import to_c
+from htaf.program.integer.onnx import to_integer_onnx
 from htaf.program.integer.program import Input, IntegerProgram
 from htaf.program.packed import load, pack, save, trace
 from htaf.program.packed.verification import compare
@@ -451,12 +453,16 @@ def same_integers(net: nn.Module, shape: tuple[int, ...]) -> None:
 
 
 def in_every_form(program: IntegerProgram, x: np.ndarray) -> None:
-    """Read again and, where there is a compiler, in C it gives the same integers."""
+    """Read again, as ONNX and, where there is a compiler, in C it gives the same integers."""
     wanted = program.run(x)
     with TemporaryDirectory() as folder:
         file = Path(folder, "p.safetensors")
         files.save(program, file)
         np.testing.assert_array_equal(files.load(file).run(x), wanted)
+        to_integer_onnx(program, file.with_suffix(".onnx"))
+        session: Any = onnxruntime.InferenceSession(file.with_suffix(".onnx"), providers=["CPUExecutionProvider"])
+        kind = {"tensor(uint8)": np.uint8, "tensor(int32)": np.int32}[session.get_inputs()[0].type]
+        np.testing.assert_array_equal(session.run(None, {"input": x.astype(kind)})[0], wanted)
         if not execute.missing("host"):
             to_c(program, Path(folder, "c"), name="net", rows=x[:4])
             np.testing.assert_array_equal(execute.run_c(Path(folder, "c"), x), wanted)

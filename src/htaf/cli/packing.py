@@ -73,7 +73,7 @@ READS = {"raw": ("onnx",), "name": ("c", "verilog"), "luts": ("verilog",)}  # fl
 def export(
     run: RunDir,
     *,
-    to: Literal["onnx", "nir", "integer", "c", "verilog"],
+    to: Literal["onnx", "nir", "integer", "c", "verilog", "onnx-integer"],
     out: OutFile,
     raw: FlagConversionOff[bool] = True,
     name: str = "network",
@@ -85,11 +85,11 @@ def export(
     method: MethodOfRun = None,
     json: Json = False,
 ) -> None:
-    """Write the exact network as ONNX or NIR; or one with weights on a grid as integers alone: C or Verilog.
+    """Write the exact network as ONNX or NIR; or one with weights on a grid as integers alone: C, Verilog, ONNX.
 
     Args:
         to: onnx for any runtime; nir for spiking networks; of weights int8 or int4: integer, a program in a file; c or
-            verilog, a folder.
+            verilog, a folder; onnx-integer.
         raw: ONNX of a table: raw columns in, predictions out. False: the network alone, with prepared inputs.
         name: Of the functions in C, of the module in Verilog.
         luts: Most LUTs of six inputs that Verilog may take, by an estimate; none: 100,000.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any, NoReturn
 
 import numpy as np
@@ -30,13 +31,13 @@ from htaf.program.packed.nodes import (
     compose,
     identity,
     is_pool,
+    is_spikes,
     maps_each,
     on_powers,
     pool_sizes,
     read_affine,
     read_layer,
     read_step,
-    same,
     shape_of,
 )
 
@@ -45,10 +46,22 @@ FINEST = 2**24  # steps of an input's grid, at most: what float32 holds
 COLUMNS = (16, 2**30)  # exponent and clip of columns that a graph does not round; those of runs do
 _SIZE = aten.sym_size.int
 _VIEWS = (aten.reshape.default, aten.squeeze.dim, aten.unsqueeze.default)
-WANTED = (
-    "linear layers and 2-D convolutions on a grid, batch norms before a step, steps, max poolings, sums, means over "
-    "all pixels, flatten or truth tables"
-)
+_INSTEAD = {  # what to do where a layer has no integer form
+    "put a step such as htaf.HTAF() in its place": (
+        "relu", "relu6", "leaky_relu", "prelu", "elu", "gelu", "silu", "mish", "hardtanh", "hardswish", "sigmoid",
+        "tanh", "softplus",
+    ),
+    "use nn.BatchNorm1d or 2d before a step, which is a threshold of integers": (
+        "layer_norm", "group_norm", "instance_norm", "rms_norm", "native_layer_norm", "native_group_norm",
+    ),
+    "give it ceil_mode=False and no dilation": ("max_pool2d",),
+    "use nn.MaxPool2d, or nn.AdaptiveAvgPool2d(1) before the last layer": ("avg_pool2d", "adaptive_avg_pool2d"),
+    "use padding= of the layer behind it": ("constant_pad_nd", "pad"),
+    'join blocks of spiking networks by connect="add"': ("mul",),
+    "use two dimensions": ("conv1d", "max_pool1d", "avg_pool1d", "adaptive_avg_pool1d"),
+    "use nn.MaxPool2d with the size of the image": ("adaptive_max_pool1d", "adaptive_max_pool2d", "amax", "max"),
+    "return its input, and leave the rest to the loss": ("softmax", "log_softmax", "_softmax", "_log_softmax"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,8 +69,8 @@ class Known:
     """A node of the graph by integers: unit[c] integer / divisor + shift[c] is what `base` gives.
 
     Between base and the node lie nodes that are monotone by channel, if it is not base itself. value: its number in the
-    program. unit: float64 [C], powers of two. table: [C, 256], what base gives for each pixel, rising, where that is on
-    no grid: only steps can read it.
+    program. unit: float64 [C], powers of two. still: the same at every time step, and held once. table: [C, 256], what
+    base gives for each pixel, rising, where that is on no grid: only steps can read it.
     """
 
     value: int
@@ -65,6 +78,7 @@ class Known:
     base: Node
     divisor: int = 1
     shift: Array | None = None
+    still: bool = False
     table: Tensor | None = None
 
     def real(self, integers: Array) -> Tensor:
@@ -133,6 +147,11 @@ def refuse(node: Node, expected: str, got: object) -> NoReturn:
     raise IntegerError(f"{module_of(node)}: expected {expected}, got {got}")
 
 
+def _operator(node: Node) -> str:
+    """As `relu` of aten.relu.default."""
+    return getattr(node.target, "__name__", str(node.target)).partition(".")[0]
+
+
 class Walk:
     """One pass over a graph: `known` holds its values by integers, `pixels` those that are functions of each pixel."""
 
@@ -189,11 +208,21 @@ class Walk:
         return IntegerProgram(self.input, tuple(self.ops), end.value, unit, {"unproved": self.unproved})
 
     def row_shape(self, node: Node) -> tuple[int, ...]:
-        """The shape of one row of a node."""
-        batch, *row = shape_of(node) or (0,)
-        if not same((batch,), (self.traced.batch,)) or not all(isinstance(n, int) for n in row):
-            refuse(node, "values [N, ...] of N rows", f"{list(shape_of(node))} ({node.name})")
-        return tuple(row)
+        """The shape of one row of a node, time first where it has time: of [N, ...], [T, N, ...] and [T N, ...]."""
+        first, *rest = shape_of(node) or (0,)
+        if isinstance(first, int) and rest and not isinstance(rest[0], int):
+            rest[0], batch = first, rest[0]
+        else:
+            batch = first
+        times = 0 if isinstance(batch, int) else batch.node.expr / self.traced.batch.node.expr
+        if not (times == 1 or (batch is first and getattr(times, "is_Integer", False))):
+            refuse(
+                node, "values [N, ...], [T, N, ...] or [T N, ...] of N rows", f"{list(shape_of(node))} ({node.name})"
+            )
+        whole = rest if times == 1 else [int(times), *rest]
+        if not all(isinstance(n, int) for n in whole):
+            refuse(node, "sizes that are known", f"{list(shape_of(node))} ({node.name})")
+        return tuple(whole)
 
     def _see(self, node: Node) -> None:
         target, sources = node.target, node.all_input_nodes
@@ -206,6 +235,8 @@ class Walk:
                 self._look_up(source)
         if (step := read_step(node, self.constants)) is not None:
             self._step(node, step.low)
+        elif is_spikes(node):
+            self._neuron(node)
         elif (site := read_layer(node, self.single)) is not None:
             self._layer(node, site)
         elif target is aten.round.default:
@@ -216,6 +247,8 @@ class Walk:
             self._count(node)
         elif target in _VIEWS:
             self._view(node)
+        elif target is aten.expand.default:
+            self._expand(node)
         elif target is aten.index_select.default and len(shape_of(node)) in (2, 3):
             self._take(node)
         elif target is torch.ops.htaf.lookup.default:
@@ -227,7 +260,15 @@ class Walk:
         elif self._monotone(node):
             self.known[node] = self.known[node.args[0]]  # pyright: ignore
         else:
-            refuse(node, WANTED, f"{node.target} ({node.name}): docs/integer.md says what to use in its place")
+            self._refuse_kind(node)
+
+    def _refuse_kind(self, node: Node) -> NoReturn:
+        """No operation of a program is like the node."""
+        while _operator(node) == "getitem":
+            node = node.args[0]  # pyright: ignore
+        instead = next((f": {what}" for what, those in _INSTEAD.items() if _operator(node) in those), "")
+        what = f"{node.target} ({node.name}){instead}"
+        refuse(node, "layers on a grid, norms, steps, poolings and sums", what)
 
     def _of_each_pixel(self, node: Node) -> bool:
         if node.target in _VIEWS:
@@ -333,7 +374,7 @@ class Walk:
 
     def _passes(self, node: Node) -> bool:
         """Whether a node only moves numbers, so that its channels are those of its argument."""
-        return node.target in _VIEWS or is_pool(node)
+        return node.target in (*_VIEWS, aten.expand.default) or is_pool(node)
 
     def _settled(self, node: Any, *, ranks: bool = False) -> Known:
         """A value without anything between base and node: its shift goes into the operation that made it.
@@ -421,7 +462,7 @@ class Walk:
             low,
         )
         assert op is not None
-        self._hold(node, op, np.full(channels, unit))
+        self._hold(node, op, np.full(channels, unit), still=known.still)
 
     def _at(self, node: Node, known: Known, integers: Array) -> Tensor:
         """What a node gives where the integers of its base are these, [C]."""
@@ -435,8 +476,37 @@ class Walk:
         shaped = before.reshape(-1, 1, 1) if rank >= 4 else before
         return self._run(node, {source: shaped.reshape(*[1] * (rank - shaped.ndim), *shaped.shape)}).flatten()
 
+    def _neuron(self, node: Node) -> None:
+        source, leak, gain, threshold, soft = node.args
+        assert isinstance(source, Node)
+        known = self._of(source)
+        if known.table is not None:
+            self._refuse_pixels(source)
+        steps = self.row_shape(node)[0]
+        rest = Fraction(1) - Fraction(float(leak))  # pyright: ignore[reportArgumentType]
+        shift = 0 if not rest else round(-math.log2(rest))
+        if soft:
+            refuse(node, "a neuron with a hard reset", "one with a soft reset")
+        if rest and rest != Fraction(1, 2**shift):
+            refuse(node, "a neuron without a leak, or one with tau = 2, 4, 8 or so", f"tau = {float(1 / rest):g}")
+        slopes, shifts = self._line(source, known)
+        slopes, channels, scale = slopes / known.divisor, len(slopes), shift * steps
+        at = Fraction(float(threshold)) / Fraction(float(gain))  # pyright: ignore[reportArgumentType]
+        most = steps * max(abs(self.values[known.value].low), abs(self.values[known.value].high)) << scale
+        charges = [sum((1 - rest) ** i for i in range(k)) for k in range(1, steps + 1)]
+        found = np.empty((channels, steps), np.int64)
+        for c, (slope, constant) in enumerate(zip(slopes.tolist(), shifts.tolist(), strict=True)):
+            a, b = Fraction(slope), Fraction(constant)
+            needed = [at - b * charge for charge in charges]
+            whole = [math.ceil(n * 2**scale / abs(a)) if a else (-most if n <= 0 else most + 1) for n in needed]
+            found[c] = [min(max(n, -most), most + 1) for n in whole]
+        sign = np.where(slopes < 0, -1, 1)
+        op = ops.Neuron(module_of(node), known.value, steps, found, sign, shift, scale)
+        self._hold(node, op, np.ones(channels))
+
     def _layer(self, node: Node, site: LayerSite) -> None:
         known, name = self._settled(site.source), module_of(node)
+        self._expect_time(node, known)
         g, weight = site.geometry, site.weight.double()
         if g.groups != 1:
             refuse(node, "a convolution without groups", f"{g.groups} groups")
@@ -457,6 +527,10 @@ class Walk:
         shift = None if site.bias is None else site.bias.double().numpy()
         self._hold(node, op, step.numpy() * one, divisor=known.divisor, shift=shift)
 
+    def _expect_time(self, node: Node, known: Known) -> None:
+        if known.still:
+            refuse(node, "a neuron behind what is the same at every time step", f"{node.target} ({node.name})")
+
     def _round(self, node: Node) -> None:
         """The grid of a layer's inputs: a shift, half to even, and a clip."""
         source, factor, limits, _ = before_rounding(node, self.constants)
@@ -472,7 +546,7 @@ class Walk:
         widest = max(abs(value.low), abs(value.high)) << max(int(shift.max()), 0)
         least, most = (round(max(low, -widest)), round(min(high, widest)))
         op = ops.Shift(module_of(node), known.value, shift, least, most)
-        self._hold(node, op, np.ones_like(unit))
+        self._hold(node, op, np.ones_like(unit), still=known.still)
 
     def _map(self, node: Node, affine: Affine) -> None:
         """An affine map: a power of two goes into the unit, a cast that loses nothing changes nothing."""
@@ -502,11 +576,17 @@ class Walk:
     def _count(self, node: Node) -> None:
         source: Any = node.args[0]
         known, dims = self._settled(source), [*node.args[1]] if len(node.args) > 1 and node.args[1] else []  # pyright: ignore
+        self._expect_time(node, known)
         shape, row = shape_of(source), self.row_shape(source)
         axes = [int(dim) % len(shape) - len(shape) for dim in dims]
+        if isinstance(shape[0], int):  # [T, N, ...]: of a row time lies where the rows do
+            batch, axes = 1 - len(shape), [axis + (axis == -len(shape)) for axis in axes]
+            mixed = batch in [int(dim) - len(shape) for dim in dims]
+        else:
+            mixed = -len(shape) in axes
         image = channel_axis(row) == -3 and len({-1, -2} & {*axes}) == 1
-        if not axes or -len(shape) in axes or image or channel_axis(row) in axes:
-            refuse(node, "a mean or sum over pixels", f"one over dimensions {dims} of {list(shape)}")
+        if not axes or mixed or image or channel_axis(row) in axes:
+            refuse(node, "a mean or sum over pixels or time", f"one over dimensions {dims} of {list(shape)}")
         made = ops.Count(module_of(node), known.value, tuple(sorted(axes)))
         number = math.prod(row[axis] for axis in axes) if node.target is aten.mean.dim else 1
         self._hold(node, made, known.unit, divisor=known.divisor * number)
@@ -541,6 +621,7 @@ class Walk:
         if row == wanted:
             self.known[node] = replace(known, base=node) if known.base is source else known
             return
+        self._expect_time(node, known)
         row = self.values[known.value].shape
         kept = len(row) and len(wanted) and row[channel_axis(row)] == wanted[channel_axis(wanted)]
         if known.base is source or not kept:
@@ -550,6 +631,13 @@ class Walk:
         else:
             self.known[node] = known
             self._shaped(node, known.base)
+
+    def _expand(self, node: Node) -> None:
+        source: Any = node.args[0]
+        known, wanted = self._of(source), self.row_shape(node)
+        if wanted[1:] != self.values[known.value].shape or not isinstance(shape_of(node)[0], int):
+            refuse(node, "an image that is repeated over time", f"{list(shape_of(source))} as {list(shape_of(node))}")
+        self.known[node] = replace(known, still=True, base=node if known.base is source else known.base)
 
     def _take(self, node: Node) -> None:
         source, dim, index = node.args
@@ -569,7 +657,7 @@ class Walk:
         if table is None or not bool(((table == 0) | (table == 1)).all()):
             refuse(node, "truth tables of 0 and 1", "others: harden the network")
         value = self.values[known.value]
-        if (value.low, value.high) != (0, 1) or known.divisor != 1 or (known.unit != 1).any():
+        if (value.low, value.high) != (0, 1) or known.divisor != 1 or (known.unit != 1).any() or known.still:
             refuse(node, "truth tables of bits", f"{source}")
         tables = table.numpy().astype(np.int64)
         shape = (len(tables), int(math.log2(tables.shape[1])))
@@ -588,14 +676,14 @@ class Walk:
         one, other = self._settled(a), self._settled(b)
         if one.divisor != other.divisor:
             refuse(node, "a sum of means of as many bits", f"means of {one.divisor} and {other.divisor}")
-        if node.kwargs or len(node.args) > 2:
+        if node.kwargs or len(node.args) > 2 or one.still != other.still:
             refuse(node, "a plain sum of two values", f"{node.args} {node.kwargs}")
         if len(one.unit) != len(other.unit):
             refuse(node, "two values of one shape", f"{shape_of(a)} and {shape_of(b)}")
         unit = np.minimum(one.unit, other.unit)
         left, right = (np.log2(part.unit / unit).astype(np.int64) for part in (one, other))
         op = ops.Add(module_of(node), one.value, other.value, left, right)
-        self._hold(node, op, unit, divisor=one.divisor)
+        self._hold(node, op, unit, divisor=one.divisor, still=one.still)
 
     def _levels(self, node: Node, a: Node, b: Node) -> None:
         """The steps of one activation with several levels, as one."""
@@ -611,7 +699,7 @@ class Walk:
             constant = np.where(never, 1 - value.low, -value.high)
             both.append(np.where((sign != step.sign)[:, None], constant, step.thresholds))
         op = ops.Steps(module_of(node), one.x, np.concatenate(both, 1), sign, 0, 1)
-        self._hold(node, op, known.unit)
+        self._hold(node, op, known.unit, still=known.still)
 
 
 def _by_channel(numbers: Array, shape: tuple[int, ...]) -> Array | None:

@@ -29,6 +29,7 @@ from htaf.program.integer.ops import (
     IntegerError,
     Linear,
     Lookup,
+    Neuron,
     Op,
     Pool,
     Shift,
@@ -231,7 +232,7 @@ def kept(program: IntegerProgram, first: int = 0) -> tuple[list[int], list[int]]
 
     def in_memory(number: int) -> bool:
         made = program.ops[number - 1] if number else None
-        if number in (program.output, first or None) or isinstance(made, View):
+        if number in (program.output, first or None) or isinstance(made, (View, Neuron)):
             return True
         return len(readers[number]) > 1 or not reads_once(readers[number][0])
 
@@ -645,6 +646,8 @@ class _Writer:
                     text = self.scalar(op.x, at)
                     place = self.local("int32_t", flat(shape, at))
                     self.store(number, unflat(value.shape, place), text)
+            case Neuron():
+                self.neuron(number, op, value)
             case _:
                 with self.elements(value.shape) as at:
                     self.store(number, at, self.computed(number, at))
@@ -696,6 +699,31 @@ class _Writer:
             name=self.name, arrays=arrays, x_type=self.x_type, y_type=self.y_type, bits=size.bit_length(), to=to.text,
             kind=to.kind, outputs=self.program.values[self.program.output].size, calls="\n".join(calls), **sizes,
         )  # fmt: skip
+
+    def neuron(self, number: int, op: Neuron, value: Value) -> None:
+        x = self.program.values[op.x]
+        bound = op.membrane(x)
+        kind = working(bound + 1, 1 << op.scale, x.low, x.high)
+        thresholds = op.thresholds.clip(-bound, bound + 1)
+        with self.elements(value.shape[1:]) as at:
+            channel = at[0]
+            m, since = self.local(kind, "0", const=False), self.local("int32_t", "0", const=False)
+            given = (
+                ""
+                if op.timed(x)
+                else self.local(kind, self.signed(number, op.sign, channel, self.scalar(op.x, at), kind))
+            )
+            with self.loop(op.steps) as t:
+                one = given or self.signed(number, op.sign, channel, self.scalar(op.x, (t, *at)), kind)
+                if op.leak:
+                    leak = min(op.leak, 8 * width(kind) - 1)
+                    self.line(f"{m} -= {self.helper('floor_shift', kind)}({m}, {leak});")
+                self.line(f"{m} += {f'({one}) * (({kind})1 << {op.scale})' if op.scale else one};")
+                reached = self.constant(number, "threshold", thresholds)
+                spike = self.local("int32_t", f"{m} >= {reached}[{flat(thresholds.shape, (channel, since))}]")
+                self.line(f"{since}++;")
+                self.line(f"if ({spike}) {{ {m} = 0; {since} = 0; }}")
+                self.store(number, (t, *at), spike)
 
     # files
 

@@ -100,11 +100,13 @@ def _json(said: dict[str, Any]) -> str:
 # ---- the SHA-256 of a file in itself, so that an edited export is told from a written one ----
 
 OPEN = "0" * 64  # where the digest of a file is put: that of the file with these zeros
-_SEAL = re.compile(rb"text sha256: ([0-9a-f]{64})")
+KEY = "file_sha256"  # of the metadata of ONNX
+_SEAL = re.compile(rb"(?:text sha256: |%s\x12@)([0-9a-f]{64})" % KEY.encode())  # \x12@: a text of 64 letters follows
 
 
 def sealed(data: bytes) -> bytes:
-    """The file with its digest in place of the zeros behind `text sha256: `: they are there once."""
+    """The file with its digest in place of the zeros behind `text sha256: `, or of ONNX's file_sha256: they are there
+    once."""
     assert _SEAL.findall(data) == [OPEN.encode()]
     return _filled(data, hashlib.sha256(data).hexdigest())
 

@@ -67,16 +67,13 @@ def to_verilog(
     Returns:
         How many LUTs of six inputs the module takes, by a rough estimate without a synthesis.
     Raises:
-        IntegerError: the name is no identifier of Verilog's, the estimate is more than `most`, or images are convolved
-            or pooled.
+        IntegerError: the name is no identifier of Verilog's, the estimate is more than `most`, or a neuron spikes.
         HtafError: the folder cannot be written to.
     """
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name in RESERVED:
         raise IntegerError(f"expected a name of letters, digits and _ that Verilog does not reserve, got {name!r}")
     for op in program.ops:
-        op.expect(
-            type(op) in WRITTEN, "no convolutions or poolings, which are many gates: write C", type(op).__name__
-        )
+        op.expect(type(op) in WRITTEN, "no spiking neurons, as each step would be gates: write C", type(op).__name__)
     total = estimated(program, most)
     check_output_folder(Path(folder), (), flag="folder")
     module = Module(pipelined)
@@ -128,7 +125,7 @@ def luts(op: Op, given: Value, made: Value) -> int:
         return int(varies.sum()) * max(1, op.table.shape[1] // 64) * (made.size // len(op.index))
     if isinstance(op, ops.Count):
         return given.size * width
-    if not isinstance(op, ops.Linear):
+    if not isinstance(op, ops.Conv | ops.Linear):
         return 0
     total, bit = 0, (width, signed) == (1, False)
     for weight, count in zip(*np.unique(np.abs(op.weight), return_counts=True), strict=True):
@@ -546,6 +543,28 @@ def _linear(module: Module, op: ops.Linear, label: str, given: list[Array], valu
     return module.vector(label, made, [weighted(row, w, b) for row in rows for w, b in rule])
 
 
+def windows(shape: tuple[int, ...], op: ops.Conv | ops.Pool) -> Array:
+    """Places in a value [..., C, H, W] as [..., C, height, width, kernel height, kernel width]; -1 is the border."""
+    reach, apart = (op.reach, op.dilation) if isinstance(op, ops.Conv) else (op.kernel, (1, 1))
+    places = np.arange(math.prod(shape)).reshape(shape)
+    border = [(0, 0)] * (len(shape) - 2) + [(p, p) for p in op.padding]
+    found = np.lib.stride_tricks.sliding_window_view(np.pad(places, border, constant_values=-1), reach, (-2, -1))
+    return found[..., :: op.stride[0], :: op.stride[1], :: apart[0], :: apart[1]]
+
+
+def _conv(module: Module, op: ops.Conv, label: str, given: list[Array], values: list[Value], made: Value) -> Array:
+    bias = [0] * len(op.weight) if op.bias is None else op.bias.tolist()
+    flat, size = given[0].reshape(-1), op.weight[0].size
+    every = windows(given[0].shape, op).reshape(-1, op.weight.shape[1], *made.shape[-2:], *op.weight.shape[2:])
+    texts = list[str]()
+    for image in every:
+        for o, weight in enumerate(op.weight.reshape(-1, size)):
+            for places in image.transpose(1, 2, 0, 3, 4).reshape(-1, size):
+                used = (places >= 0) & (weight != 0)
+                texts.append(weighted(flat[places[used]].tolist(), weight[used].tolist(), bias[o]))
+    return module.vector(label, made, texts)
+
+
 def _steps(module: Module, op: ops.Steps, label: str, given: list[Array], values: list[Value], made: Value) -> Array:
     thresholds, signs = by_number(op.thresholds, made.shape), by_number(op.sign, made.shape)
     width, texts = width_of(made.low, made.high)[0], list[str]()
@@ -555,6 +574,27 @@ def _steps(module: Module, op: ops.Steps, label: str, given: list[Array], values
             bits = [f"({{{width}{{{bit}}}}} & {width}'d{op.unit})" for bit in bits]
         least = [f"{width}'d{op.least & (1 << width) - 1}"] if op.least else []
         texts.append(tree([*least, *bits]))
+    return module.vector(label, made, texts)
+
+
+def _pool(module: Module, op: ops.Pool, label: str, given: list[Array], values: list[Value], made: Value) -> Array:
+    flat, smallest = given[0].reshape(-1), by_number(op.smallest, made.shape)
+    size = math.prod(op.kernel)
+    width, signed = width_of(made.low, made.high)
+    for name, relation in ((f"f{label}_0", ">"), (f"f{label}_1", "<")):
+        said = f"{'signed ' if signed else ''}[{width - 1}:0]"
+        module.functions += [
+            f"  function {said} {name}; input {said} p, q;",
+            f"    {name} = p {relation} q ? p : q;",
+            "  endfunction",
+        ]
+    texts = list[str]()
+    for places, least in zip(windows(given[0].shape, op).reshape(-1, size), smallest, strict=True):
+        inside = flat[places[places >= 0]].tolist()
+        if all(wire.bit for wire in inside):
+            texts.append(tree([wire.text for wire in inside], "{} & {}" if least else "{} | {}"))
+        else:
+            texts.append(tree([wire.number for wire in inside], f"f{label}_{least}({{}}, {{}})"))
     return module.vector(label, made, texts)
 
 
@@ -603,6 +643,6 @@ def ones(module: Module, label: str, given: list[Wire]) -> str:
 
 
 WRITTEN: dict[type[Op], Written] = {
-    ops.Lookup: _lookup, ops.Take: _moved, ops.Shift: _shift, ops.Linear: _linear, ops.Steps: _steps,
-    ops.Add: _add, ops.LUT: _lut, ops.Count: _count, ops.View: _moved,
+    ops.Lookup: _lookup, ops.Take: _moved, ops.Shift: _shift, ops.Conv: _conv, ops.Linear: _linear, ops.Steps: _steps,
+    ops.Pool: _pool, ops.Add: _add, ops.LUT: _lut, ops.Count: _count, ops.View: _moved,
 }  # fmt: skip

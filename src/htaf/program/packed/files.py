@@ -25,7 +25,7 @@ from htaf.program.packed.model import PackedModel
 from htaf.program.packed.program import Input, Program, check
 from htaf.program.packed.report import Report
 
-FORMAT, VERSION = "htaf-packed", "8"
+FORMAT, VERSION = "htaf-packed", "7"
 
 
 def save(packed: PackedModel, path: str | Path, extra: Mapping[str, Any] | None = None) -> None:

@@ -35,7 +35,7 @@ class Program:
     inputs: the first values. outputs: the number of a value, or a tuple of numbers and None.
 
     Raises:
-        PackedError: something else than an `Instruction` among them, or in the outputs.
+        PackedError: something else than an `Instruction` among them.
     """
 
     inputs: tuple[Input, ...]
@@ -61,14 +61,16 @@ class Program:
 
 # ---- the sizes of every tensor and of every value, before any of it runs ----
 
-_LARGEST, _TIMES = 1 << 30, 1 << 10  # bytes of a value of two rows, and where it is more: times the inputs'
+_LARGEST, _TIMES = 1 << 30, 1 << 10  # bytes of a value, and where it is more: times the inputs'
+_TOGETHER = 4  # times that: of values in memory at once, and of all that are read and made for a batch of two
 
 
 def check(program: Program, batch: int = BATCH) -> list[Any]:
     """Go through the instructions with tensors that have sizes and no content.
 
     Args:
-        batch: the size of the inputs where it is open. Values may grow in proportion to it, up to the machine's memory.
+        batch: the size of the inputs where it is open. Values may grow in proportion to it, up to the machine's
+            memory; what grows with its square is bounded as for a batch of two.
 
     Returns:
         The values by number, as tensors on "meta" and lists of them.
@@ -76,12 +78,26 @@ def check(program: Program, batch: int = BATCH) -> list[Any]:
     Raises:
         PackedError: an operator that is not allowed, or sizes that do not fit or are too large.
     """
+    try:
+        return _walk(program, batch, 0)
+    except PackedError:
+        if batch <= BATCH:
+            raise
+    # twice what is in proportion, as some values have a row less than the inputs
+    return _walk(program, batch, batch * max(_size(x) for x in _walk(program, BATCH, 0)))
+
+
+def _walk(program: Program, batch: int, more: int) -> list[Any]:
+    """The values by number. more: bytes that one may hold, beside what it always may."""
     meta = {name: tensor.to("meta") for name, tensor in program.tensors.items()}
     values: list[Any] = []
     for sizes, dtype in program.inputs:
         values.append(empty([batch if size is None else size for size in sizes], dtype))
-    most = max(_LARGEST * max(batch // BATCH, 1), _TIMES * sum(_bytes(x) for x in values))
-    last, size = program.last_uses(), {value: _size(x) for value, x in enumerate(values)}
+    given = _TIMES * sum(_bytes(x) for x in values)
+    most = max(_LARGEST, given, more)
+    left = _TOGETHER * max(_LARGEST * max(batch, BATCH) // BATCH, given)  # time is in proportion to what is moved
+    last = program.last_uses()
+    size = {value: _size(x) for value, x in enumerate(values)}
     held = peak = 0
     for at, instruction in enumerate(program.instructions):
         try:
@@ -94,6 +110,10 @@ def check(program: Program, batch: int = BATCH) -> list[Any]:
         except Exception as error:  # whatever an operator raises for arguments that do not fit
             raise PackedError(f"{instruction.name}: {first_line(error):.200}") from None
         held += sum(size[value] for value in instruction.makes)
+        left -= sum(size[value] for value in (*instruction.reads, *instruction.makes))
+        if held > _TOGETHER * most or left < 0:
+            how = "together" if left >= 0 else "read and made together"
+            raise PackedError(f"expected values of at most {_TOGETHER * most:,} bytes {how}, got more{_advice(batch)}")
         peak = max(peak, held)
         done = {v for v in (*instruction.reads, *instruction.makes) if last[v] == at and v >= len(program.inputs)}
         held -= sum(size[value] for value in done)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from htaf._ground.console import progress as progress_of
 from htaf._ground.errors import HtafError, option
-from htaf._ground.files import check_output, hold, lock_beside
+from htaf._ground.files import OutputError, check_output, hold, lock_beside
 from htaf.data.images import ImagePreprocessor, Images, pixel_table
 from htaf.data.preprocess import Preprocessor
 from htaf.data.targets import labels_of
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from htaf.data.parts import Data
     from htaf.training.runs.data import PartName, Place, RunPart
 
-Form = Literal["onnx", "nir", "integer", "c", "verilog"]
+Form = Literal["onnx", "nir", "integer", "c", "verilog", "onnx-integer"]
 FOLDERS = ("c", "verilog")
 ROUNDING = 0.002  # of the rows: a sum in another order that is rounded across a threshold may carry on to the output
 SAME = 2.0**-22  # of the largest output: by more, the outputs of an integer program are not the network's, rounded
@@ -201,8 +201,9 @@ def export_run(
 
     Args:
         to: onnx for any runtime, compared by onnxruntime where it is installed; nir for spiking networks, not compared;
-            of weights on a grid as integers alone: integer, a program in a file; c (C99) and verilog, folders. Readable
-            and logic networks of tables take raw columns in C and Verilog, see `raw_inputs`.
+            of weights on a grid as integers alone: integer, a program in a file; c (C99) and verilog, folders;
+            onnx-integer, a file whose name ends with .onnx. Readable and logic networks of tables take raw columns in
+            the last three, see `raw_inputs`.
         raw: ONNX of a table: the preparation is in the file, raw columns in and predictions out, see
             `htaf.export.table_to_onnx`; False: the network alone, as of images.
         name: of the module or the functions, in C and Verilog.
@@ -218,6 +219,9 @@ def export_run(
         RunError, OutputError, BusyError: as `pack_run`.
     """
     part = known_part(run, part)
+    if to in ("integer", "onnx-integer") and (Path(out).suffix == ".onnx") != (to == "onnx-integer"):
+        wanted = "that ends with .onnx" if to == "onnx-integer" else "without .onnx behind it"
+        raise OutputError(f"{option('--out', 'out')}: expected a name {wanted} for {to}, got {out}")
     with nullcontext(Path(out)) if to in FOLDERS else to_write(run, out, data, differing) as path:
         own = own_data(run, data, data_dir)
         rows, training = parts_of(run, own, data_dir, part)
@@ -283,10 +287,10 @@ def _write_program(
     rows: RunPart,
     part: PartName,
 ) -> tuple[str, ...]:
-    """A program in a file, C or Verilog; gives what is to be said of it."""
+    """A program in a file, C, Verilog or ONNX; gives what is to be said of it."""
     x, notes = quantised(program, table_of(run), next(iter(rows))[0][:16]), tuple[str, ...]()
     is_exact = run.is_readable or run.record["model"]["kind"] == "logic"
-    if is_exact and not isinstance(own, Images) and to in FOLDERS:  # a file is what is packed too
+    if is_exact and not isinstance(own, Images) and to != "integer":  # which is the packed file too
         try:
             inputs = raw_inputs(program, values_of(program.about["columns"], raw_part(run, own, "all")))
         except IntegerError as error:
@@ -305,6 +309,10 @@ def _write_program(
 
         estimated = to_verilog(program, path, name=name, rows=x[:16], most=MOST if luts is None else luts)
         notes = (*notes, f"about {estimated:,} LUTs of six inputs, estimated without a synthesis", *told(program)[:1])
+    elif to == "onnx-integer":
+        from htaf.program.integer.onnx import to_integer_onnx
+
+        to_integer_onnx(program, path)
     else:
         files.save(program, path)
     return *notes, f"program {program.digest[:12]}; htaf verify {path} {run.path} checks it"

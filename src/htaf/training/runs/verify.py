@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,9 @@ def _columns(path: Path) -> list[dict[str, Any]]:
         for file in path.glob("*.[hv]"):
             _expect_whole(file)
         return [one for file in path.glob("*.[hv]") for one in exports.read(file.read_text("utf-8"))]
+    if path.suffix == ".onnx":
+        _expect_whole(path)
+        return exports.read(_metadata(path).get("columns", "") if find_spec("onnx") else "")
     return [*files.load(path).about.get("columns", [])] if files.is_program(path) else []
 
 
@@ -184,6 +188,9 @@ def _places(
             yield target, _lacking(missing(target)) or (lambda x, _, target=target: _in_c(path, x, target))
     elif targets:
         raise IntegerError(f"{path}: expected no target, which C and Verilog alone have, got {listed(targets)}")
+    elif path.suffix == ".onnx":
+        _expect_whole(path)
+        yield "ONNX", lambda x, _: _onnx(path, program, x)
     elif files.is_program(path):
         held_program = files.load(path)
         _expect(held_program.digest, program, path)
@@ -224,10 +231,35 @@ def _expect_whole(file: Path) -> None:
     data = file.read_bytes()
     if not is_sealed(data):
         raise IntegerError(
-            f"{file}: expected a file that htaf export wrote with --to c or verilog, got one without its digest"
+            f"{file}: expected a file that htaf export wrote with --to c, verilog or onnx-integer, got one "
+            "without its digest, which is none of these"
         )
     if not is_whole(data):
         raise IntegerError(f"{file}: expected a file as it was written, got one that was changed: export it again")
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    import onnx
+
+    return {one.key: one.value for one in onnx.load(str(path)).metadata_props}
+
+
+def _onnx(path: Path, program: IntegerProgram, x: Array) -> Outputs:
+    """By onnxruntime."""
+    try:
+        import onnx
+        import onnxruntime
+
+        _expect(_metadata(path).get("program_sha256", ""), program, path)
+        model = onnx.load(str(path))
+        given, output = model.graph.input[0], model.graph.output[0].name
+        kind = onnx.helper.tensor_dtype_to_np_dtype(given.type.tensor_type.elem_type)
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        parts = np.array_split(x.astype(kind), range(ROWS, len(x), ROWS))
+        found = [session.run([output], {given.name: part})[0] for part in parts]
+    except ImportError as error:
+        raise NotThereError(f"{error.name} is not installed (pip install {error.name})") from None
+    return np.concatenate([np.asarray(y) for y in found]).astype(np.int64)
 
 
 def _packed(path: Path, run: Run, program: IntegerProgram, held: RunPart, wanted: Outputs) -> Outputs:
