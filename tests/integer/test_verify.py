@@ -213,7 +213,6 @@ def test_an_edited_file_is_refused(
         (("--to", "verilog", "--luts", "5"), "expected at most 5 LUTs, got about"),
         (("--to", "verilog", "--luts", "0"), "--luts must be > 0, got 0"),
         (("--to", "c", "--luts", "5"), "--to c does not read --luts"),
-        (("--to", "c", "--stem", "int16"), "got 'stem': integers in a first layer come of training"),
     ],
 )
 def test_options_that_cannot_be_met(

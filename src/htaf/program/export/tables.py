@@ -1,7 +1,7 @@
 """Hardened networks of tables as ONNX files with the preparation inside: raw columns in, predictions out.
 
 What a `Preprocessor` learned becomes operators of ONNX and ai.onnx.ml. Each kind of column is one function of `KINDS`,
-which takes a column and gives its inputs of the network.
+which takes all columns of its kind and gives their inputs of the network.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import itertools
 import json
 import string
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +22,13 @@ from torch import nn
 from htaf._ground.errors import option
 from htaf._ground.files import check_output, write_atomic
 from htaf.data import dates
-from htaf.data.columns import MISSING, Column, category_values, spelled, spellings
+from htaf.data.columns import MISSING, OTHER, Column, category_values, spelled, spellings
 from htaf.data.notes import MOST_NAMED, Note, warn_unlike
 from htaf.data.numerals import BLANKS
 from htaf.data.reading import DataError, finite_numbers, listed
 from htaf.data.targets import relabelled
 from htaf.program.export.onnx import ExportError, network_proto, require
+from htaf.program.integer import onnx as integer
 from htaf.transform.convert.exported import cause_of
 
 if TYPE_CHECKING:
@@ -40,36 +42,25 @@ MICROSECONDS = "microseconds since 1970-01-01T00:00 UTC"
 MISSING_DATE = -(2**63)  # NumPy's NaT as a number
 
 
-class Graph:
-    """Nodes, constants and inputs of an ONNX graph while it is made; numbers that stand for constants are int64."""
+@dataclass(frozen=True)
+class Piece:
+    """Inputs of the network that a graph makes from raw columns.
 
-    def __init__(self, taken: frozenset[str]) -> None:
-        self.onnx: Any = require("onnx")
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
+    names: of the inputs, as `Preprocessor.feature_names` has them. value: the tensor float32 [batch, len(names)].
+    """
+
+    names: tuple[str, ...]
+    value: str
+
+
+class Graph(integer.Graph):
+    """Nodes, constants and inputs of an ONNX graph while it is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.op = "prepare"
         self.inputs: list[Any] = []
         self.columns: list[dict[str, Any]] = []
-        self.taken = taken  # names of inputs
-
-    def _name(self, name: str) -> str:
-        while name in self.taken:
-            name += "_"
-        return name
-
-    def add(self, operator: str, *given: Any, **attributes: Any) -> str:
-        """A node with one output, whose name it gives. Numbers among what it takes become constants."""
-        made = self._name(f"prepare/{operator}_{len(self.nodes)}")
-        taken = [one if isinstance(one, str) else self.constant(one) for one in given]
-        self.nodes.append(self.onnx.helper.make_node(operator, taken, [made], made, **attributes))
-        return made
-
-    def constant(self, value: Any, dtype: Any = np.int64) -> str:
-        made = self._name(f"prepare/constant_{len(self.constants)}")
-        self.constants.append(self.onnx.numpy_helper.from_array(np.asarray(value).astype(dtype), made))
-        return made
-
-    def cast(self, x: str, kind: str) -> str:
-        return self.add("Cast", x, to=getattr(self.onnx.TensorProto, kind))
 
     def column(self, column: Column, dtype: str, **said: Any) -> str:
         """Return an input [batch, 1] of the raw column; `said` of it stands in the metadata.
@@ -83,64 +74,92 @@ class Graph:
         self.inputs.append(self.onnx.helper.make_tensor_value_info(column.name, element, [BATCH, 1]))
         return column.name
 
-
-# ---- the kinds of columns: each gives blocks [batch, inputs], in the preprocessor's order of the column's inputs ----
-
-
-def numbers(graph: Graph, column: Column, special_codes: Sequence[float]) -> list[str]:
-    """(x - low) / (high - low) with the median where x is NaN or a special code; one 0/1 input for each code, and one
-    for a missing value where blanks are told."""
-    ends = {"low": column.low, "high": column.high} if column.high > column.low else {}
-    raw = graph.column(column, "float64", **ends, **({"unit": column.unit} if column.unit else {}))
-    absent, blocks = graph.add("IsNaN", raw), list[str]()
-    if ends:
-        told = absent
-        for code in special_codes:
-            told = graph.add("Or", told, graph.add("Equal", raw, graph.constant(code, np.float64)))
-        scale = 1 / (column.high - column.low)
-        made = graph.add("Where", told, graph.constant(column.fill, np.float64), raw)
-        made = graph.add("Mul", made, graph.constant(scale, np.float64))
-        blocks.append(graph.add("Add", made, graph.constant(0 - column.low * scale, np.float64)))
-    if column.codes:
-        blocks.append(graph.add("Equal", raw, graph.constant([column.codes], np.float64)))
-    return [*blocks, absent] if column.missing else blocks
+    def joined(self, values: Sequence[str]) -> str:
+        """Tensors [batch, ...] side by side."""
+        return values[0] if len(values) == 1 else self.add("Concat", *values, axis=1)
 
 
-def dates_of(graph: Graph, column: Column, special_codes: Sequence[float]) -> list[str]:
-    """(part - low) / (high - low) of the parts of the date, by the calendar of `htaf.data.dates.numbers`; before them
-    one 0/1 input for a missing value where blanks are told."""
-    parts = dict(zip(column.outputs, map(list, zip(column.lows, column.highs, strict=True)), strict=True))
-    said = {"unit": MICROSECONDS, "missing": MISSING_DATE, "order": column.order, "zoned": column.zoned}
-    raw = graph.column(column, "int64", **said, first=column.first, parts=parts)
-    absent = graph.add("Equal", raw, MISSING_DATE)
-    blocks = [absent] if column.missing else []
-    if parts:
-        filled = graph.add("Where", absent, graph.constant(_microseconds(column.filled)), raw)
-        calendar = _Calendar(graph, filled, _microseconds(column.first))
-        for part, (low, high) in parts.items():
-            made = graph.add("Sub", graph.cast(calendar.part(part), "DOUBLE"), graph.constant(low, np.float64))
-            blocks.append(graph.add("Div", made, graph.constant(high - low if high > low else 1, np.float64)))
-    return blocks
+# ---- the kinds of columns ----
+
+
+def numbers(graph: Graph, columns: Sequence[Column], preprocessor: Preprocessor) -> list[Piece]:
+    """(x - low) / (high - low) with the median where x is NaN or a special code; one 0/1 input for each code."""
+    said: list[dict[str, Any]] = [{"low": c.low, "high": c.high} if c.high > c.low else {} for c in columns]
+    said = [one | ({"unit": c.unit} if c.unit else {}) for one, c in zip(said, columns, strict=True)]
+    raw = graph.joined([graph.column(c, "float64", **more) for c, more in zip(columns, said, strict=True)])
+    pieces: list[Piece] = []
+    places = [i for i, c in enumerate(columns) if c.high > c.low]
+    if places:
+        x, scaled = _some(graph, raw, places, len(columns)), [columns[i] for i in places]
+        absent = graph.add("IsNaN", x)
+        for code in preprocessor.special_codes:
+            absent = graph.add("Or", absent, graph.add("Equal", x, graph.constant(code, np.float64)))
+        scale = np.array([1 / (c.high - c.low) for c in scaled])
+        shift = np.array([0 - c.low * (1 / (c.high - c.low)) for c in scaled])
+        known = graph.add("Where", absent, graph.constant([[c.fill for c in scaled]], np.float64), x)
+        made = graph.add("Mul", known, graph.constant(scale[None], np.float64))
+        made = graph.add("Add", made, graph.constant(shift[None], np.float64))
+        pieces.append(Piece(tuple(c.name for c in scaled), graph.cast(made, "FLOAT")))
+    codes = [(i, code) for i, c in enumerate(columns) for code in c.codes]
+    if codes:
+        x = _some(graph, raw, [i for i, _ in codes], len(columns))
+        found = graph.add("Equal", x, graph.constant([[code for _, code in codes]], np.float64))
+        names = tuple(f"{columns[i].name} is {code:g}" for i, code in codes)
+        pieces.append(Piece(names, graph.cast(found, "FLOAT")))
+    return pieces + _missing(graph, columns, graph.add("IsNaN", raw))
+
+
+def _missing(graph: Graph, columns: Sequence[Column], absent: str) -> list[Piece]:
+    """Return one 0/1 input for each column whose blanks are told; absent: of all columns, bool [batch, columns]."""
+    places = [i for i, c in enumerate(columns) if c.missing]
+    if not places:
+        return []
+    found = _some(graph, absent, places, len(columns))
+    return [Piece(tuple(f"{columns[i].name} is missing" for i in places), graph.cast(found, "FLOAT"))]
+
+
+def dates_of(graph: Graph, columns: Sequence[Column], preprocessor: Preprocessor) -> list[Piece]:
+    """(part - low) / (high - low) of the parts of the date, by the calendar of `htaf.data.dates.numbers`."""
+    raw, shape = [], {"unit": MICROSECONDS, "missing": MISSING_DATE}
+    for c in columns:
+        parts = dict(zip(c.outputs, map(list, zip(c.lows, c.highs, strict=True)), strict=True))
+        raw.append(graph.column(c, "int64", **shape, order=c.order, zoned=c.zoned, first=c.first, parts=parts))
+    given = graph.joined(raw)
+    absent = graph.add("Equal", given, graph.constant(MISSING_DATE, np.int64))
+    if not any(c.outputs for c in columns):
+        return _missing(graph, columns, absent)
+    filled = graph.constant([[_microseconds(c.filled) for c in columns]], np.int64)
+    calendar = _Calendar(graph, graph.add("Where", absent, filled, given))
+    first = [_microseconds(c.first) for c in columns]
+    wanted = [part for part in dates.PARTS if any(part in c.outputs for c in columns)]
+    parts = graph.joined([graph.cast(calendar.part(part, first), "DOUBLE") for part in wanted])
+    places = [wanted.index(part) * len(columns) + i for i, c in enumerate(columns) for part in c.outputs]
+    lows, highs = (np.array([[x for c in columns for x in getattr(c, name)]]) for name in ("lows", "highs"))
+    made = graph.add("Sub", _some(graph, parts, places, len(wanted) * len(columns)), graph.constant(lows, np.float64))
+    made = graph.add("Div", made, graph.constant(np.where(highs > lows, highs - lows, 1), np.float64))
+    names = tuple(f"{c.name}: {part}" for c in columns for part in c.outputs)
+    return [Piece(names, graph.cast(made, "FLOAT")), *_missing(graph, columns, absent)]
 
 
 class _Calendar:
-    """Parts of dates in whole-number arithmetic, of int64 microseconds [batch, 1]; proleptic Gregorian.
+    """Parts of dates in whole-number arithmetic, of int64 microseconds [batch, columns]; proleptic Gregorian.
 
     Source: Hinnant, "chrono-Compatible Low-Level Date Algorithms": years begin in March, 400 of them are one era.
     """
 
-    def __init__(self, graph: Graph, moment: str, first: int) -> None:
-        self.graph, self.moment, self.first = graph, moment, first
+    def __init__(self, graph: Graph, moment: str) -> None:
+        self.graph, self.moment = graph, moment
         self.time = graph.add("Mod", moment, dates.DAY)
         self.day = graph.add("Div", graph.add("Sub", moment, self.time), dates.DAY)
 
-    def part(self, name: str) -> str:
-        """Return one of `dates.PARTS`; int64, or double where it has a fraction."""
+    def part(self, name: str, first: Sequence[int]) -> str:
+        """Return one of `dates.PARTS`; int64, or double where it has a fraction. first: of each column, in
+        microseconds."""
         graph = self.graph
         if name == "hour":
             return graph.add("Div", graph.cast(self.time, "DOUBLE"), graph.constant(dates.DAY / 24, np.float64))
         if name == "elapsed days":
-            since = graph.cast(graph.add("Sub", self.moment, self.first), "DOUBLE")
+            since = graph.cast(graph.add("Sub", self.moment, graph.constant([first], np.int64)), "DOUBLE")
             return graph.add("Div", since, graph.constant(dates.DAY, np.float64))
         if name == "weekday":
             return graph.add("Mod", graph.add("Add", self.day, 3), 7)
@@ -153,7 +172,7 @@ class _Calendar:
         of_year = graph.add("Sub", of_era, graph.add("Sub", gone, graph.add("Div", years, 100)))
         month = graph.add("Div", graph.add("Add", graph.add("Mul", of_year, 5), 2), 153)  # from March, 0
         month = graph.add("Add", graph.add("Mod", graph.add("Add", month, 2), 12), 1)
-        early = graph.add("Less", month, 3)
+        early = graph.add("Less", month, graph.constant(3, np.int64))
         if name == "month":
             return month
         eras = graph.add("Div", graph.add("Sub", since, of_era), 146_097)
@@ -162,9 +181,12 @@ class _Calendar:
         if name == "year":
             return year
         assert name == "day of year", name
-        fourth, century, era = (graph.add("Equal", graph.add("Mod", year, n), 0) for n in (4, 100, 400))
+        fourth, century, era = (
+            graph.add("Equal", graph.add("Mod", year, n), graph.constant(0, np.int64)) for n in (4, 100, 400)
+        )
         leap = graph.add("And", fourth, graph.add("Or", graph.add("Not", century), era))
-        shift = graph.add("Where", early, -305, graph.add("Where", leap, 61, 60))
+        late = graph.add("Where", leap, graph.constant(61, np.int64), graph.constant(60, np.int64))
+        shift = graph.add("Where", early, graph.constant(-305, np.int64), late)
         return graph.add("Add", of_year, shift)
 
 
@@ -172,43 +194,67 @@ def _microseconds(date: str) -> int:
     return int(np.datetime64(date, "us").astype(np.int64))
 
 
-def encoded(graph: Graph, column: Column, special_codes: Sequence[float]) -> list[str]:
+def encoded(graph: Graph, columns: Sequence[Column], preprocessor: Preprocessor) -> list[Piece]:
     """Return the row of a table that belongs to the category; its last row, the target's mean, to others."""
-    codes = {category: i for i, category in enumerate(column.categories)}
-    lows, highs = np.array(column.lows), np.array(column.highs)
-    table = (np.array([*column.values, column.otherwise]) - lows) / np.where(highs > lows, highs - lows, 1)
-    row = graph.add("Gather", graph.constant(table, np.float32), _lookup(graph, column, codes, len(codes)))
-    return [graph.add("Flatten", row, axis=1)]
+    names, found = [], []
+    for column, raw in zip(columns, _texts(graph, columns), strict=True):
+        codes = {category: i for i, category in enumerate(column.categories)}
+        code = _lookup(graph, column, raw, codes, len(codes))
+        lows, highs = np.array(column.lows), np.array(column.highs)
+        table = (np.array([*column.values, column.otherwise]) - lows) / np.where(highs > lows, highs - lows, 1)
+        found.append(graph.add("Flatten", graph.add("Gather", graph.constant(table, np.float32), code), axis=1))
+        names += [f"{column.name}: {output}" for output in column.outputs]
+    return [Piece(tuple(names), graph.joined(found))]
 
 
-def categories(graph: Graph, column: Column, special_codes: Sequence[float]) -> list[str]:
+def categories(graph: Graph, columns: Sequence[Column], preprocessor: Preprocessor) -> list[Piece]:
     """Return one 0/1 input for each category seen in training, and one for rare ones and others where the column has
     it."""
-    codes = {category: i for i, category in enumerate(column.categories)}
-    code = _lookup(graph, column, codes, len(codes) if column.other else -1)
-    return [graph.add("Equal", code, graph.constant([range(len(codes) + column.other)]))]
+    names, owners, found = [], [], []
+    for place, (column, raw) in enumerate(zip(columns, _texts(graph, columns), strict=True)):
+        codes = {category: len(names) + i for i, category in enumerate(column.categories)}
+        shown = [*(category or "missing" for category in column.categories), *([OTHER] if column.other else [])]
+        names += [f"{column.name}={category}" for category in shown]
+        owners += [place] * len(shown)
+        found.append(_lookup(graph, column, raw, codes, len(names) - 1 if column.other else -1))
+    codes = _some(graph, graph.joined(found), owners, len(columns))
+    one_hot = graph.add("Equal", codes, graph.constant([range(len(names))], np.int64))
+    return [Piece(tuple(names), graph.cast(one_hot, "FLOAT"))]
 
 
-def _lookup(graph: Graph, column: Column, codes: dict[str, int], otherwise: int) -> str:
-    """int64 [batch, 1]: the code of each text, by its own spelling first, as `htaf.data.columns.places` looks it up;
-    then with a to z in place of A to Z, where that may be another spelling of a category."""
-    text = graph.column(column, "string", categories=list(column.categories))
+def _texts(graph: Graph, columns: Sequence[Column]) -> list[tuple[str, str]]:
+    """Return each column as it comes, and with a to z in place of A to Z where that may be another spelling of a
+    category."""
+    raw = [graph.column(c, "string", categories=list(c.categories)) for c in columns]
+    cased = [i for i, c in enumerate(columns) if any(k.lower() != k.upper() for k in c.categories)]
+    if not cased:
+        return [(name, "") for name in raw]
+    some = graph.joined([raw[i] for i in cased])
+    flat = graph.add("Reshape", some, graph.constant([-1], np.int64))
+    flat = graph.add("Concat", flat, graph.constant([""], object), axis=0)  # the next operator refuses no rows
+    low = graph.add("StringNormalizer", flat, case_change_action="LOWER", is_case_sensitive=1, locale="C")
+    low = graph.add("Slice", low, graph.constant([0], np.int64), graph.constant([-1], np.int64))
+    low = graph.add("Reshape", low, graph.add("Shape", some))
+    return [(name, _some(graph, low, [cased.index(i)], len(cased)) if i in cased else "") for i, name in enumerate(raw)]
+
+
+def _lookup(graph: Graph, column: Column, raw: tuple[str, str], codes: dict[str, int], otherwise: int) -> str:
+    """int64 [batch, 1]: the code of each text, by its own spelling first, as `htaf.data.columns.places` looks it up."""
+    text, lowered = raw
     known = {**codes, **(dict.fromkeys(BLANK_TEXTS, codes[MISSING]) if MISSING in codes else {})}
-    alike = {text: code for category, code in codes.items() for text in _lower_spellings(category)}
 
     def encoder(value: str, found: dict[str, int], default: int) -> str:
         keys = {"keys_strings": [*found], "values_int64s": [*found.values()], "default_int64": default}
         return graph.add("LabelEncoder", value, domain=ML, **keys)
 
-    if not alike or all(c.lower() == c.upper() for c in codes):  # single letters keep their case
+    if not lowered:
         return encoder(text, known, otherwise)
-    flat = graph.add("Reshape", text, graph.constant([-1]))
-    flat = graph.add("Concat", flat, graph.constant([""], object), axis=0)  # the next operator refuses no rows
-    low = graph.add("StringNormalizer", flat, case_change_action="LOWER", is_case_sensitive=1, locale="C")
-    low = graph.add("Slice", low, graph.constant([0]), graph.constant([-1]))
-    low = graph.add("Reshape", low, graph.add("Shape", text))
+    alike = {text: code for category, code in codes.items() for text in _lower_spellings(category)}
+    if not alike:  # single letters, which keep their case
+        return encoder(text, known, otherwise)
     exact = encoder(text, known, NO_CODE)
-    return graph.add("Where", graph.add("Equal", exact, NO_CODE), encoder(low, alike, otherwise), exact)
+    nowhere = graph.add("Equal", exact, graph.constant(NO_CODE, np.int64))
+    return graph.add("Where", nowhere, encoder(lowered, alike, otherwise), exact)
 
 
 NO_CODE = -2
@@ -233,12 +279,12 @@ _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 # A kind of column is added here: its function, the Preprocessor's own arithmetic in terms of ONNX. Where its raw values
 # are neither numbers nor texts, `raw_columns` must learn to read them too. The property test in
 # tests/test_export_tables.py compares with `Preprocessor.transform`.
-KINDS: dict[str, Callable[[Graph, Column, Sequence[float]], list[str]]] = {
+KINDS: dict[str, Callable[[Graph, Sequence[Column], Preprocessor], list[Piece]]] = {
     "number": numbers,
     "date": dates_of,
     "encoded": encoded,
     "category": categories,
-}
+}  # in the order of the inputs
 
 
 def _spellings(text: str) -> list[str]:
@@ -247,6 +293,13 @@ def _spellings(text: str) -> list[str]:
 
 
 BLANK_TEXTS = [spelling for blank in sorted(BLANKS) for spelling in _spellings(blank)]
+
+
+def _some(graph: Graph, x: str, places: Sequence[int], width: int) -> str:
+    """Return columns of a tensor [batch, width], in any order and number."""
+    if list(places) == [*range(width)]:
+        return x
+    return graph.add("Gather", x, graph.constant(places, np.int64), axis=1)
 
 
 # ---- the file ----
@@ -347,14 +400,20 @@ def _prepared(preprocessor: Preprocessor) -> tuple[Graph, str]:
             f"expected columns with other names than {', '.join(OUTPUTS)}, which the file uses, got {listed(taken)}: "
             f"rename them and train again, or write the network alone with {option('--raw False', 'raw=False')}"
         )
-    graph = Graph(frozenset(column.name for column in columns))
-    blocks, places = list[str](), list[int]()
-    for column in columns:
-        made = KINDS[column.kind](graph, column, preprocessor.special_codes)
-        blocks += [graph.cast(block, "FLOAT") for block in made]
-        places += preprocessor.inputs_of(column.name).tolist()
-    joined = graph.add("Concat", *blocks, axis=1)
-    return graph, graph.add("Gather", joined, graph.constant(np.argsort(places)), axis=1)
+    graph = Graph()
+    graph.taken = frozenset(column.name for column in columns)
+    groups = [[c for c in columns if c.kind == kind] for kind in KINDS]
+    pieces = [piece for group in groups if group for piece in KINDS[group[0].kind](graph, group, preprocessor)]
+    made = [name for piece in pieces for name in piece.names]
+    if sorted(made) != sorted(preprocessor.feature_names):
+        raise ExportError(
+            f"expected the inputs {listed(preprocessor.feature_names, 5)}, the graph has {listed(made, 5)}"
+        )
+    places: dict[str, list[int]] = {}
+    for i, name in enumerate(made):
+        places.setdefault(name, []).append(i)
+    order = [places[name].pop(0) for name in preprocessor.feature_names]
+    return graph, _some(graph, graph.joined([piece.value for piece in pieces]), order, len(made))
 
 
 # ---- running it ----
