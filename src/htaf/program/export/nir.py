@@ -35,6 +35,7 @@ from htaf.program.packed.nodes import (
     pair,
     read_affine,
     read_layer,
+    read_step,
     same,
     shape_of,
 )
@@ -49,8 +50,8 @@ def to_nir(model: nn.Module, example: Example, path: str | Path, *, dt: float = 
     The input, a static image, is given at every time step; the model's output is the mean of the graph's over the time
     steps. Their number and dt stand in the graph's metadata as `steps` and `dt`. Batch norms are folded into the
     convolutions and linear layers before them. What can be written: convolutions, linear and batch norm layers, exact
-    IF and LIF neurons with a hard reset, average pooling without borders, flattening, sums (of SEW blocks with connect
-    "add"), products with constants. The numbers are those of the model up to the rounding of float32: a
+    IF and LIF neurons with a hard reset, steps, average pooling without borders, flattening, sums (of SEW blocks with
+    connect "add"), products with constants. The numbers are those of the model up to the rounding of float32: a
     potential within rounding of the threshold may fire the other way.
 
     Args:
@@ -61,7 +62,7 @@ def to_nir(model: nn.Module, example: Example, path: str | Path, *, dt: float = 
 
     Raises:
         ExportError: the model is not hardened, or holds what NIR cannot say exactly (a soft reset, max pooling,
-            steps that are no neurons, products of spikes: "and", "iand"); or nir is not installed.
+            products of spikes: "and", "iand"); or nir is not installed.
 
     Source: arXiv:2311.14641.
     """
@@ -167,6 +168,8 @@ class _Walk:
             return self._layer(node, site)
         if is_spikes(node):
             return self._neuron(node)
+        if (step := read_step(node, constants)) is not None and step.low == 0:
+            return self._step(node, self._value(step.source))
         if target is not aten._to_copy.default and (affine := read_affine(node, constants)) is not None:
             return self._affine(node, affine)
         if target is aten.add.Tensor and len(node.args) == 2 and not node.kwargs:
@@ -240,13 +243,17 @@ class _Walk:
         def all_(number: Any) -> np.ndarray:
             return np.full(value.shape, number, dtype=np.float32)
 
-        below = np.nextafter(np.float32(threshold), np.float32(-np.inf))
-        shared = {"v_threshold": all_(below), "v_reset": all_(0)}
+        shared = {"v_threshold": all_(below(threshold)), "v_reset": all_(0)}
         if leak == 1:
             return self._after(value, node, self.nir.IF(r=all_(gain / self.dt), **shared))
         steps = 1 / (1 - leak)
         lif = self.nir.LIF(tau=all_(steps * self.dt), r=all_(gain * steps), v_leak=all_(0), **shared)
         return self._after(value, node, lif)
+
+    def _step(self, node: Node, value: Value) -> Value:
+        if value.time == "mean":
+            refuse(node, "steps before the mean over time", "one after it")
+        return self._after(value, node, self.nir.Threshold(threshold=np.full(value.shape, below(0))))
 
     def _sum(self, node: Node) -> Value:
         if any(argument not in self.values for argument in node.args):
@@ -330,6 +337,11 @@ def _alone(node: Node, maker: Node) -> bool:
             return True
         node = node.all_input_nodes[0]
     return False
+
+
+def below(threshold: float) -> np.float32:
+    """x > this where x >= threshold, for float32."""
+    return np.nextafter(np.float32(threshold), np.float32(-np.inf))
 
 
 def array(tensor: Tensor) -> np.ndarray:

@@ -19,6 +19,7 @@ from htaf.core.kernels.layers import EXACT, Geometry, row_bytes
 from htaf.core.kernels.packed_maps.reference import MOST_BIAS, pack
 from htaf.program.packed.instructions.contract import LARGEST
 from htaf.program.packed.nodes import (
+    PRODUCTS,
     Constants,
     LayerSite,
     aten,
@@ -85,7 +86,8 @@ def _kind(node: Node, found: dict[Node, Bits], constants: Constants) -> Bits | N
         shape = shape_of(node)
         if not is_float(node) or not shape or (step is not None and not _of_floats(step.source, constants)):
             return None
-        axis = len(shape) - (3 if len(shape) > 3 else 1)  # of images, or of rows
+        is_rows = len(shape) <= 3 or any(user.target in PRODUCTS for user in node.users)
+        axis = len(shape) - (1 if is_rows else 3)  # of rows, or of images
         if axis == 0 or not isinstance(shape[axis], int):
             return None
         return Bits(shape[axis], axis, 0.0 if step is None else step.low)
