@@ -359,7 +359,8 @@ class Lowering:
         name = operators.name_of(node)
         if name is None:
             where = f"{node.name} in layer {self._path(node) or 'of the model itself'}"
-            raise PackedError(f"expected operators that a packed model can run, got {node.target} ({where})")
+            hint = ": htaf.integer.integer_program takes truth tables" if "lookup" in str(node.target) else ""
+            raise PackedError(f"expected operators that a packed model can run, got {node.target} ({where}){hint}")
         args = [operators.encode(a, self._argument) for a in node.args]
         kwargs = operators.encode_keywords(node, self._argument)
         if operators.makes(node.target) and "dtype" in (a.name for a in node.target._schema.arguments):  # pyright: ignore
