@@ -236,7 +236,6 @@ def test_layers_that_are_read_twice_keep_their_weights(call: Any, tmp_path: Path
     [
         (lambda net, x: net.batch(net.conv(x)), "batch_norm"),
         (lambda net, x: F.dropout(net.conv(x), 0.5, training=True), "dropout"),
-        (lambda net, x: net.step(net.conv(x)), "heaviside"),
         (lambda net, x: net.grouped(net.conv(x)), "without groups, got .*2 groups"),
         (lambda net, x: net.conv(x).transpose(2, 3), "transpose"),
         (lambda net, x: net.conv(x).view(-1, 2, 4, 9), "reshape"),
