@@ -79,14 +79,14 @@ class Residual(nn.Module):
         self.drop = nn.Dropout(0.3)
         self.head = nn.Linear(6 * 4 * 4, 5)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         bits = self.act(self.norm(self.stem(x)))
         y = self.grouped(bits)
         y += bits
         small = self.binary(htaf.functional.heaviside(y - 0.25))
         z = self.wide(self.sign(small + 0.01))  # no sum of which is 0: its sign would be rounding
         codes = 2 * htaf.functional.heaviside(torch.relu(z) - 0.1) - 1
-        return self.head(self.drop(torch.flatten(codes, 1))), small.mean((2, 3))
+        return self.head(self.drop(torch.flatten(codes, 1))), {"mean": small.mean((2, 3))}
 
 
 def plain() -> nn.Sequential:

@@ -160,7 +160,7 @@ class Returns(nn.Module):
 
 @pytest.mark.parametrize(("outputs", "words"), [
     (lambda y, x: (y, 3), "expected tensors as outputs, or None, got 3"),
-    (lambda y, x: {"y": y}, "expected a tensor or a tuple of tensors as outputs, got .*dict"),
+    (lambda y, x: {"y": y, "name": "logits"}, "expected tensors as outputs, or None, got 'logits'"),
     (lambda y, x: (y, x.shape[0]), "expected tensors as outputs, or None, got a size"),
     (lambda y, x: y[y > 0], "expected sizes that do not depend on the data"),
     (lambda y, x: y * x[0, 0].item(), "expected sizes that do not depend on the data"),
@@ -171,13 +171,14 @@ def test_what_cannot_be_returned_is_said(outputs: Callable[[Tensor, Tensor], Any
         pack(Returns(outputs), torch.randn(6, 8))
 
 
-def test_several_outputs_go_through_a_file(tmp_path: Path) -> None:
+def test_a_dict_keeps_its_order_in_a_file(tmp_path: Path) -> None:
     x = torch.randn(6, 8)
-    packed = pack(Returns(lambda y, x: (y, None, y * 2)), x)
+    packed = pack(Returns(lambda y, x: {"z": y, "none": None, "a": (y + 1, y * 2)}), x)
     save(packed, tmp_path / "a.packed")
-    for one, none, twice in (packed(x), load(tmp_path / "a.packed")(x)):
-        assert none is None
-        assert torch.equal(one * 2, twice)
+    read = load(tmp_path / "a.packed")(x)
+    assert list(read) == list(packed(x)) == ["z", "none", "a"]
+    assert read["none"] is None
+    assert torch.equal(read["a"][1], packed(x)["a"][1])
 
 
 def test_a_packed_model_is_not_traced_packed_or_verified_again(unchecked: None) -> None:

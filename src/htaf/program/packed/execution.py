@@ -182,8 +182,12 @@ def _scratch(pool: list[Tensor], size: int) -> Tensor:
     return found if found.numel() >= size else torch.empty(size, dtype=torch.uint8, device=CPU)
 
 
-def _gather(outputs: int | tuple[int | None, ...]) -> Callable[[Values], Any]:
-    """A function from the values of a run to the outputs."""
-    if isinstance(outputs, int):
-        return lambda values: values[outputs]
-    return lambda values: tuple(None if value is None else values[value] for value in outputs)
+def _gather(outputs: Any) -> Callable[[Values], Any]:
+    """A function from the values of a run to the outputs, structured as the model gives them."""
+    if isinstance(outputs, dict):
+        named = {key: _gather(item) for key, item in outputs.items()}
+        return lambda values: {key: part(values) for key, part in named.items()}
+    if isinstance(outputs, (list, tuple)):
+        kind, parts = type(outputs), [_gather(item) for item in outputs]
+        return lambda values: kind([part(values) for part in parts])
+    return lambda values: None if outputs is None else values[outputs]

@@ -22,7 +22,7 @@ from htaf.program.packed.errors import PackedError
 from htaf.program.packed.instructions import INSTRUCTIONS, Instruction
 from htaf.program.packed.instructions.contract import LARGEST, MOST, integer, items, mapping, text
 from htaf.program.packed.model import PackedModel
-from htaf.program.packed.program import Input, Program, check
+from htaf.program.packed.program import Input, Program, check, outputs_to_json
 from htaf.program.packed.report import Report
 
 FORMAT, VERSION = "htaf-packed", "7"
@@ -47,7 +47,7 @@ def save(packed: PackedModel, path: str | Path, extra: Mapping[str, Any] | None 
         metadata = {
             "format": FORMAT,
             "version": VERSION,
-            "graph": _text(graph),
+            "graph": _text(graph, by_name=False),  # a dict of outputs keeps its order
             "report": _text(packed.report.to_json()),
             "extra": _text(dict(packed.extra if extra is None else extra)),
         }
@@ -102,8 +102,8 @@ def load(path: str | Path) -> PackedModel:
         raise PackedError(f"{path} is no packed model: {first_line(error)}") from None
 
 
-def _text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
+def _text(value: Any, *, by_name: bool = True) -> str:
+    return json.dumps(value, sort_keys=by_name, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
 
 
 # ---- programs as JSON, and back with every field checked: a file may hold anything ----
@@ -115,7 +115,7 @@ def program_to_json(program: Program) -> dict[str, Any]:
     """The program without its tensors."""
     steps = [instruction.to_json() for instruction in program.instructions]
     inputs = [{"sizes": sizes, "dtype": str(dtype).removeprefix("torch.")} for sizes, dtype in program.inputs]
-    return {"inputs": inputs, "steps": steps, "outputs": program.outputs}
+    return {"inputs": inputs, "steps": steps, "outputs": outputs_to_json(program.outputs)}
 
 
 def program_from_json(written: Any, tensors: dict[str, Tensor]) -> Program:
@@ -168,8 +168,17 @@ def _earlier(value: Any, known: int, where: str) -> int:
     return value
 
 
-def _outputs(written: Any, known: int) -> int | tuple[int | None, ...]:
-    """The outputs, of values that are known."""
-    if isinstance(written, list):
-        return tuple(None if value is None else _earlier(value, known, "the outputs") for value in written)
-    return _earlier(written, known, "the outputs")
+def _outputs(written: Any, known: int, depth: int = 0) -> Any:
+    """The inverse of `outputs_to_json`, of values that are known."""
+    written = mapping(written)
+    if len(written) != 1 or depth > 16:
+        raise PackedError(f"expected outputs, got {written!r:.40}")
+    ((key, content),) = written.items()
+    if key in ("v", "none"):
+        return _earlier(content, known, "the outputs") if key == "v" else None
+    if key == "dict":
+        return {text(name): _outputs(item, known, depth + 1) for name, item in mapping(content).items()}
+    if key not in ("list", "tuple"):
+        raise PackedError(f"expected outputs, got {written!r:.40}")
+    found = [_outputs(item, known, depth + 1) for item in items(content)]
+    return found if key == "list" else tuple(found)

@@ -12,6 +12,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.node import map_arg
+from torch.utils import _pytree as pytree
 
 from htaf._ground.console import progress as shown_progress
 from htaf.program.packed import operators
@@ -31,14 +32,13 @@ _DROPPED = ("_assert", "sym_constrain", "sym_assert")
 
 @dataclass(frozen=True)
 class Traced:
-    """graph: of call_function nodes; constants: nodes whose values are known; inputs: placeholders of the example;
-    is_tuple: whether the outputs come in a tuple, or one alone."""
+    """graph: of call_function nodes; constants: nodes whose values are known; inputs: placeholders of the example."""
 
     graph: Graph
     constants: Constants
     inputs: tuple[Node, ...]
     outputs: tuple[Node | None, ...]
-    is_tuple: bool
+    out_spec: pytree.TreeSpec
     module: torch.fx.GraphModule
     batch: Any
 
@@ -112,14 +112,11 @@ def _traced(model: nn.Module, example: tuple[Tensor, ...]) -> Traced:
     (result,) = graph.find_nodes(op="output")
     spec = exported.call_spec.out_spec
     assert spec is not None
-    flat = spec.type is tuple and all(part.is_leaf() for part in spec.children())
-    if not flat and (not spec.is_leaf() or result.args[0][0] is None):
-        raise PackedError(f"expected a tensor or a tuple of tensors as outputs, got {spec!s:.80}")
     for n in result.args[0]:
         if n is not None and not (isinstance(n, Node) and isinstance(n.meta.get("val"), Tensor)):
             got = "a size" if isinstance(n, Node) else repr(n)
             raise PackedError(f"expected tensors as outputs, or None, got {got:.80}")
-    return Traced(graph, constants, tuple(inputs), tuple(result.args[0]), flat, module, shape_of(inputs[0])[0])
+    return Traced(graph, constants, tuple(inputs), tuple(result.args[0]), spec, module, shape_of(inputs[0])[0])
 
 
 def _stays(node: Node) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.fx import Node
+from torch.utils import _pytree as pytree
 
 from htaf.core.kernels.layers import row_bytes
 from htaf.core.kernels.packed_maps.reference import pack as packed_bits
@@ -57,12 +58,12 @@ class Lowering:
         self.fusion = Fusion(nodes, self.kinds, traced.constants, outputs)
         for node in nodes:
             self._lower(node)
-        found: Any = tuple(self._output(n) for n in traced.outputs)
+        tree = pytree.tree_unflatten([self._output(n) for n in traced.outputs], traced.out_spec)
         inputs = tuple(
             Input(tuple(s if isinstance(s, int) else None for s in shape_of(n)), n.meta["val"].dtype)
             for n in traced.inputs
         )
-        self.program = Program(inputs, tuple(self.instructions), found if traced.is_tuple else found[0], self.tensors)
+        self.program = Program(inputs, tuple(self.instructions), tree, self.tensors)
         self.report = Report(tuple(self.rows.values()), self.packed_bytes, self.float_bytes)
 
     # ---- what is added to the program, and the values of a graph's nodes ----

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from htaf._ground.errors import TooLargeError, expect_memory, first_line
 from htaf.program.packed import operators
@@ -32,31 +33,42 @@ class Input(NamedTuple):
 class Program:
     """What a packed model runs.
 
-    inputs: the first values. outputs: the number of a value, or a tuple of numbers and None.
+    inputs: the first values. outputs: the number of a value, None, or lists, tuples and dicts of these.
 
     Raises:
-        PackedError: something else than an `Instruction` among them.
+        PackedError: something else than an `Instruction` among them, or in the outputs.
     """
 
     inputs: tuple[Input, ...]
     instructions: tuple[Instruction, ...]
-    outputs: int | tuple[int | None, ...]
+    outputs: Any
     tensors: dict[str, Tensor]
 
     def __post_init__(self) -> None:
         for one in self.instructions:
             if not isinstance(one, Instruction):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise PackedError(f"expected instructions of packed programs, got {type(one).__name__}")
+        outputs_to_json(self.outputs)
 
     def last_uses(self) -> dict[int, int]:
         """The place of the last instruction that makes or reads each value; of those in the outputs behind all."""
         last = {value: at for at, i in enumerate(self.instructions) for value in (*i.makes, *i.reads)}
         return last | dict.fromkeys(self.returned(), len(self.instructions))
 
-    def returned(self) -> list[int]:
+    def returned(self) -> list[Any]:
         """The values in the outputs."""
-        given = (self.outputs,) if isinstance(self.outputs, int) else self.outputs
-        return [value for value in given if value is not None]
+        return [value for value in tree_leaves(self.outputs) if value is not None]
+
+
+def outputs_to_json(outputs: Any) -> dict[str, Any]:
+    """As a file has them: {"v": number}, {"none": null}, or a "list", "tuple" or "dict" of these."""
+    if outputs is None or type(outputs) is int:
+        return {"none": None} if outputs is None else {"v": outputs}
+    if type(outputs) in (list, tuple):
+        return {type(outputs).__name__: [outputs_to_json(item) for item in outputs]}
+    if type(outputs) is dict and all(isinstance(key, str) for key in outputs):
+        return {"dict": {key: outputs_to_json(item) for key, item in outputs.items()}}
+    raise PackedError(f"expected tensors in tuples, lists and dicts as outputs, got {type(outputs).__name__}")
 
 
 # ---- the sizes of every tensor and of every value, before any of it runs ----
