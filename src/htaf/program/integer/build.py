@@ -54,7 +54,7 @@ _INSTEAD = {  # what to do where a layer has no integer form
     "use nn.BatchNorm1d or 2d before a step, which is a threshold of integers": (
         "layer_norm", "group_norm", "instance_norm", "rms_norm", "native_layer_norm", "native_group_norm",
     ),
-    "give it ceil_mode=False, and windows with a pixel each": ("max_pool2d",),
+    "give it ceil_mode=False and no dilation": ("max_pool2d",),
     "use nn.MaxPool2d, or nn.AdaptiveAvgPool2d(1) before the last layer": ("avg_pool2d", "adaptive_avg_pool2d"),
     "use padding= of the layer behind it": ("constant_pad_nd", "pad"),
     'join blocks of spiking networks by connect="add"': ("mul",),
@@ -574,9 +574,7 @@ class Walk:
     def _pool(self, node: Node) -> None:
         source: Any = node.args[0]
         known = self._of(source)
-        kernel, stride, padding, dilation = pool_sizes(node)
-        if dilation != (1, 1):
-            refuse(node, "a pooling of images without dilation", f"dilation {dilation}")
+        kernel, stride, padding = pool_sizes(node)
         falls = np.broadcast_to(self._between(source).scale.numpy() < 0, (len(known.unit),))
         op = ops.Pool(module_of(node), known.value, kernel, stride, padding, falls.astype(np.int64))
         base = node if known.base is source else known.base
