@@ -20,8 +20,7 @@ import pandas as pd
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 from htaf.data import tabular
-from htaf.data.columns import Column, category_values
-from htaf.data.preprocess import Preprocessor
+from htaf.data.preprocess import Column, Preprocessor, category_values
 from htaf.training.families.mlp import FAMILY
 from htaf.training.fit import fit
 

@@ -1,4 +1,4 @@
-"""The server of examples/serve/serve.py for benchmarks/serving.py, with the network in other forms.
+"""The server of `htaf serve` for benchmarks/serving.py, with the network in other forms.
 
 /predict answers in batches. /alone answers each request by a pass of its own, and /empty without any network; HTAF_ONLY
 leaves both out. HTAF_FORM: packed (a file of `htaf pack`), eager or onnxruntime (a run folder, the exact network in
@@ -9,13 +9,14 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "serve"))
+import tyro
+from mosec import Server
 
-from serve import Answer, Predict, main
+from htaf.cli.serving import Answer, Predict, prepared
 
 
 class Form(Predict):
-    """Predicts by the network in the form that is asked for; all else is the example's."""
+    """Predicts by the network in the form that is asked for; all else is as `htaf serve` does it."""
 
     def open(self, path):
         form = os.environ["HTAF_FORM"]
@@ -65,16 +66,18 @@ class Empty(Predict):
         return [b"200{}"] * len(bodies)
 
 
-def routes(server, given):
-    server.append_worker(Form, 1, given.batch, given.batch_wait, route="/predict")
+def main(file: tyro.conf.Positional[Path], *, port: int, batch: int = 32, batch_wait: int = 1) -> None:
+    prepared(file, port=port)
+    server = Server()
+    server.append_worker(Form, 1, batch, batch_wait, route="/predict")
     server.append_worker(Answer, route="/predict")
-    if "HTAF_ONLY" in os.environ:
-        return
-    server.append_worker(Form, route="/alone")
-    server.append_worker(Empty, 1, given.batch, given.batch_wait, route="/empty")
-    for route in ("/alone", "/empty"):
-        server.append_worker(Answer, route=route)
+    if "HTAF_ONLY" not in os.environ:
+        server.append_worker(Form, route="/alone")
+        server.append_worker(Empty, 1, batch, batch_wait, route="/empty")
+        for route in ("/alone", "/empty"):
+            server.append_worker(Answer, route=route)
+    server.run()
 
 
 if __name__ == "__main__":
-    main(routes)
+    tyro.cli(main)

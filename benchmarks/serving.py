@@ -1,4 +1,4 @@
-"""Requests a second and latency of examples/serve: packed beside the same network in float32, with and without batches.
+"""Requests a second and latency of `htaf serve`: packed beside the same network in float32, with and without batches.
 
     python benchmarks/serving.py [--nets bireal18 wrn-40-2 table] [--clients 1 8 32] [--seconds 0.6] [--rounds 3]
                                  [--starts 1] [--no-test] [--out FOLDER]
@@ -129,13 +129,13 @@ class Served:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        own = ("--port", str(self.port), "--path", str(folder / f"{form}-{self.port}"), "--timeout", "60000")
         surroundings = os.environ | {"HTAF_FORM": form, "OMP_NUM_THREADS": "1", "MOSEC_LOG_LEVEL": "warning"}
+        surroundings |= {"MOSEC_PATH": str(folder / f"{form}-{self.port}"), "MOSEC_TIMEOUT": "60000"}
         surroundings |= {"HTAF_ONLY": "1"} if only else {}
         self.begun = time.perf_counter()
         self.log = folder / f"{form}-{self.port}.log"
         with self.log.open("wb") as out:
-            command = [sys.executable, str(SERVED), str(path), *own]
+            command = [sys.executable, str(SERVED), str(path), "--port", str(self.port)]
             self.process = subprocess.Popen(command, stdout=out, stderr=out, env=surroundings)
 
     def ready(self) -> float:
@@ -329,7 +329,7 @@ def as_table(rows: list[dict[str, Any]]) -> str:
         f"{cores} cores, which clients and servers share; load before the run: {load:.1f}.",
         measuring.one_line() + ".",
     ]
-    lines = ["# Requests a second of examples/serve", "", "`python benchmarks/serving.py`. " + " ".join(told), ""]
+    lines = ["# Requests a second of `htaf serve`", "", "`python benchmarks/serving.py`. " + " ".join(told), ""]
     lines += [
         "| network | clients | batch | side | requests / s | of eager | p50, ms | p99, ms |",
         "|---|" + "---:|" * 7,

@@ -63,7 +63,7 @@ def first_line(model: nn.Module) -> str:
 
 
 def test_is_found_put_in_place_and_made_exact(algebraic: Any) -> None:
-    smooth = replace(network(), algebraic)
+    smooth = replace(network(), algebraic, example=X)
     assert isinstance(smooth[2], SmoothStep)
     assert [(site.path, site.kind) for site in sites(smooth, X)] == [("2", "algebraic")]
     exact = harden(smooth)
@@ -103,7 +103,7 @@ def test_a_step_that_is_part_of_another_is_made_exact_elsewhere() -> None:
 
 
 def test_is_sharpened(algebraic: Any) -> None:
-    smooth = replace(network(), algebraic)
+    smooth = replace(network(), algebraic, example=X)
     assert set_sharpness(smooth, Geometric((2.0,), (8.0,), 0.5).at(0.25)) == 1
     assert sharpness_of(smooth[2]) == {"beta": 4.0}
     assert harden(smooth)[2].beta == 4.0
@@ -119,10 +119,10 @@ def test_is_a_neurons_spike_and_is_packed(algebraic: Any) -> None:
     neuron = IF(algebraic())
     assert neuron(X).sub(0.5).abs().min() < 0.49
     assert torch.equal(harden(neuron)(X), IF(Heaviside())(X))
-    exact = harden(replace(network(), algebraic))
+    exact = harden(replace(network(), algebraic, example=X))
     torch.testing.assert_close(htaf.pack(exact, X)(X), exact(X))
     with pytest.raises(htaf.packed.PackedError, match=r"1 smooth activations \(Algebraic 2\)"):
-        htaf.pack(replace(network(), algebraic), X)
+        htaf.pack(replace(network(), algebraic, example=X), X)
 
 
 @pytest.fixture(scope="module")

@@ -200,7 +200,6 @@ def test_a_class_that_is_missing_from_a_fold_is_told_by_scikit_learn() -> None:
 @pytest.mark.parametrize(
     ("note", "flag", "python"),
     [
-        (Note("row number", "id"), "--exclude 'id'", "frame.drop(columns='id')"),
         (Note("rows in time", "day", 90), "--time 'day'", "htaf.fit(..., time='day')"),
         (Note("trained on", count=5, values=(9,)), "--data", "other data"),
         (Note("never predicted", "y", 9, (("a",), (("threshold", "f1"),))), "--threshold f1", "threshold='f1'"),

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from htaf import HTAF, HtafClassifier, harden
 from htaf.data import reading
+from htaf.data.cells import BLANKS
 from htaf.data.preprocess import Preprocessor
-from htaf.data.reading import BLANKS, DataError
+from htaf.data.reading import DataError
 from htaf.models.mlp import MLP, Thermometer
 from htaf.program.export import ExportError, onnx_network, onnx_table, raw_columns, table_to_onnx, tables, to_onnx
 from htaf.training import runs

@@ -42,21 +42,21 @@ ORDER = [
 ]
 # Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
-    "_ground": 1_299,
-    "cli": 3_242,
-    "concepts": 7_767,
+    "_ground": 1_237,
+    "cli": 3_088,
+    "concepts": 7_490,
     "core": 5_027,
     "data": 6_758,
-    "language": 2_460,
+    "language": 2_363,
     "models": 2_370,
     "program": 10_801,
     "tables": 2_821,
-    "training": 8_223,
-    "transform": 6_393,
-    "": 620,
+    "training": 8_207,
+    "transform": 6_128,
+    "": 564,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 57_781, ("tests", "paper/tests"): 48_063, ("paper/src",): 13_848}
+TOTALS = {("src/htaf",): 56_854, ("tests", "paper/tests"): 47_586, ("paper/src",): 13_848}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 

@@ -1,9 +1,8 @@
-"""examples/serve: a real server answers as `predict` does, refuses what it cannot read, and stops when told to."""
+"""`htaf serve`: a real server answers as `predict` does, refuses what it cannot read, and stops when told to."""
 
 from __future__ import annotations
 
 import http.client
-import importlib.util
 import io
 import json
 import os
@@ -27,6 +26,7 @@ from PIL import Image
 
 import made_runs
 from htaf import Heaviside, functional, harden
+from htaf._ground.console import UsageError
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.models.build import build
@@ -36,7 +36,6 @@ from htaf.training.runs.packed import run_extra
 
 pytest.importorskip("mosec", reason="no wheels for Windows")
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "serve" / "serve.py"
 LARGEST = 20_000  # bytes of a request
 FRAME = pd.DataFrame(
     {
@@ -118,16 +117,13 @@ def test_contents_run_no_other_program(image_file: Path) -> None:
 
 
 def predictor(file: Path, monkeypatch: pytest.MonkeyPatch, batch: int = 32, bits: bool = False) -> Any:
-    """The example's worker in this process."""
-    spec = importlib.util.spec_from_file_location("served_example", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    """A worker in this process."""
+    from htaf.cli.serving import Predict
+
     monkeypatch.setenv("HTAF_SERVE_FILE", str(file))
     monkeypatch.setenv("HTAF_SERVE_THREADS", "1")
     monkeypatch.setenv("HTAF_SERVE_BITS", "1" if bits else "")
-    made = module.Predict()
+    made = Predict()
     made.max_batch_size = batch
     return made
 
@@ -234,7 +230,7 @@ def test_a_model_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     words = ("expected JSON lists", "expected a list of inputs", "expected the inputs ['arr_0'], got []")
     assert all(text.startswith(words) for _, text in found[1:-1])
     torch.testing.assert_close(torch.tensor([*found[0][1], *found[-1][1]]), model(x))
-    with pytest.raises(ValueError, match="no --bits with a model of your own"):
+    with pytest.raises(UsageError, match="no --bits with a model of your own"):
         predictor(file, monkeypatch, bits=True)
 
 
@@ -263,11 +259,6 @@ def npz(*arrays: Any, **named: Any) -> bytes:
     return file.getvalue()
 
 
-def numbers(content: bytes) -> dict[str, np.ndarray]:
-    with np.load(io.BytesIO(content)) as file:
-        return dict(file)
-
-
 def test_inputs_and_outputs_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, model, (x, y) = own(tmp_path)
     worker = predictor(file, monkeypatch)
@@ -283,15 +274,12 @@ def test_inputs_and_outputs_of_ones_own(tmp_path: Path, monkeypatch: pytest.Monk
     }
     answers = worker.forward([as_lists, *bad, npz(x[2:].numpy(), y[2:].double().numpy())])
     wanted = [model(x[rows], y[rows]) for rows in (slice(2), slice(2, None))]
-    first = json.loads(answers[0][3:])
-    torch.testing.assert_close(torch.tensor(first["logits"]), wanted[0]["logits"])
-    torch.testing.assert_close(torch.tensor(first["both"][1]), wanted[0]["both"][1])
-    last = numbers(answers[-1][3:])
-    assert {*last} == {"logits", "both.0", "both.1", "mean"}
-    torch.testing.assert_close(torch.from_numpy(last["both.0"]), wanted[1]["both"][0])
-    # of its own rows, not of those beside them
-    assert first["mean"] == pytest.approx(float(wanted[0]["mean"]), rel=1e-5)
-    assert float(last["mean"]) == pytest.approx(float(wanted[1]["mean"]), rel=1e-5)
+    for answer, expected in zip((answers[0], answers[-1]), wanted, strict=True):
+        found = json.loads(answer[3:])
+        torch.testing.assert_close(torch.tensor(found["logits"]), expected["logits"])
+        torch.testing.assert_close(torch.tensor(found["both"][1]), expected["both"][1])
+        # of its own rows, not of those beside them
+        assert found["mean"] == pytest.approx(float(expected["mean"]), rel=1e-5)
     for words, answer in zip(bad.values(), answers[1:-1], strict=True):
         assert (answer[:3], answer[3:].decode()[: len(words)]) == (b"422", words)
 
@@ -316,10 +304,8 @@ def test_outputs_that_are_no_rows_are_not_split(rows: bool, tmp_path: Path, monk
     save(model := pack(Prototypes(rows), x), file := tmp_path / "own.htaf")
     found = predictor(file, monkeypatch).forward([npz(some.numpy()) for some in x.split([2, 4])])
     for some, answer in zip(x.split([2, 4]), found, strict=True):
-        got, wanted = numbers(answer[3:]), model(some)
-        assert [a.shape for a in got.values()] == [tuple(y.shape) for y in wanted]
-        for a, y in zip(got.values(), wanted, strict=True):
-            torch.testing.assert_close(torch.from_numpy(a), y)
+        for got, wanted in zip(json.loads(answer[3:]), model(some), strict=True):
+            torch.testing.assert_close(torch.tensor(got), wanted)
 
 
 def test_a_mistake_of_the_server_is_not_told(
@@ -340,17 +326,18 @@ def test_a_mistake_of_the_server_is_not_told(
 
 
 class Served:
-    """The example in a process of its own."""
+    """`htaf serve` in a process of its own."""
 
     def __init__(self, file: Path, log: Path, *words: str) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        own = ["--port", str(self.port), "--path", str(log.parent / "sockets"), "--max-request-size", str(LARGEST)]
+        own = {"PATH": str(log.parent / "sockets"), "MAX_REQUEST_SIZE": str(LARGEST), "TIMEOUT": "30000"}
+        surroundings = os.environ | {"HTAF_DATA": ""} | {f"MOSEC_{name}": value for name, value in own.items()}
         self.log = log
         with log.open("wb") as out:
-            command = [sys.executable, str(EXAMPLE), str(file), *own, *words]
-            self.process = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, "HTAF_DATA": ""})
+            command = [sys.executable, "-m", "htaf", "serve", str(file), "--port", str(self.port), *words]
+            self.process = subprocess.Popen(command, stdout=out, stderr=out, env=surroundings)
 
     def wait(self) -> Served:
         end = time.monotonic() + 300
@@ -394,8 +381,8 @@ def servers(
     """Of images, and of a table with two workers; they start beside each other."""
     folders = {name: tmp_path_factory.mktemp(name) for name in ("images", "table")}
     started = {
-        "images": Served(image_file, folders["images"] / "log", "--batch-wait", "20", "--timeout", "30000"),
-        "table": Served(table_file, folders["table"] / "log", "--workers", "2", "--timeout", "30000"),
+        "images": Served(image_file, folders["images"] / "log", "--batch-wait", "20"),
+        "table": Served(table_file, folders["table"] / "log", "--workers", "2"),
     }
     try:
         yield {name: server.wait() for name, server in started.items()}
@@ -434,12 +421,14 @@ def test_a_server_stops_on_sigterm(table_file: Path, tmp_path: Path) -> None:
         server.ask("GET", "/")
 
 
-@pytest.mark.slow
-def test_a_server_of_a_file_that_cannot_be_read_ends(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("net.packed", "expected a safetensors file"), ("none", "cannot be read: No such file"), ("own", "--bits")],
+)
+def test_a_file_that_cannot_be_served_is_an_error(htaf: Any, tmp_path: Path, name: str, said: str) -> None:
     (tmp_path / "net.packed").write_bytes(b"no packed network")
-    server = Served(tmp_path / "net.packed", tmp_path / "log")
-    assert server.process.wait(timeout=120) == 0  # mosec has no other code for workers that do not start
-    assert "htaf.program.packed.errors.PackedError" in server.log.read_text()
-    done = subprocess.run([sys.executable, EXAMPLE, tmp_path / "none"], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert f"expected a file of htaf pack, {tmp_path / 'none'} does not exist" in done.stderr
+    net, x = torch.nn.Sequential(torch.nn.Linear(3, 8), Heaviside(), torch.nn.Linear(8, 2)), torch.zeros(2, 3)
+    save(pack(net, x), tmp_path / "own")
+    code, _, err = htaf("serve", str(tmp_path / name), *(["--bits"] if name == "own" else []))
+    assert code != 0
+    assert said in err

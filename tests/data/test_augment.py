@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import pad
 
-import htaf.data.augment as module
+import htaf.data.images as module
 from htaf._ground.names import Augment
-from htaf.data.augment import augment, crop
+from htaf.data.images import augment, crop
 
 PRESETS = get_args(Augment)
 RANDOM = [preset for preset in PRESETS if preset != "none"]

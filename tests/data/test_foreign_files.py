@@ -26,9 +26,9 @@ def table(of_row: Callable[[int], object], *, european: bool = False, more: str 
     return "\n".join((mark.join("axy"), *lines)) + "\n" + more
 
 
-def read(text: str, folder: Path, encoding: str = "utf-8") -> tuple[pd.DataFrame, str]:
+def read(text: str, folder: Path) -> tuple[pd.DataFrame, str]:
     path = folder / "t.csv"
-    path.write_bytes(text.encode(encoding))
+    path.write_bytes(text.encode())
     found = load(str(path), target="y")
     return found.features, "\n".join(told(found.notes))
 
@@ -44,12 +44,9 @@ def read(text: str, folder: Path, encoding: str = "utf-8") -> tuple[pd.DataFrame
         (table(lambda i: f"-{1 + i}.200,66 \u20ac", european=True), [-1200.66, -2200.66]),
         (table(lambda i: f'"{i},5"'), [0.5, 1.5]),
         (table(lambda i: f"({2751 + i}.47)"), [-2751.47, -2752.47]),
-        (table(lambda i: f"{i + 1}.2k" if i % 2 else f"{i}"), [0, 2200]),
-        (table(lambda i: f"{i + 55}.2%" if i % 2 else ".552"), [0.552, 0.562]),
         (table(lambda i: f"{1 + i % 12}:42 PM"), [13.7, 14.7]),
         (table(lambda i: f"\u2212{i}.5"), [-0.5, -1.5]),
         (table(lambda i: f"CHF 1\u2019{234 + i}.50"), [1234.5, 1235.5]),
-        (table(lambda i: f"1:0{i % 9}:30" if i % 2 else f"{30 + i}:15"), [30.25 / 60, 1 + 1.5 / 60]),
         (table(lambda i: f"1:0{i % 9}:30" if i % 2 else f"{i % 20}:15"), [0.25, 1 + 1.5 / 60]),
         (table(lambda i: f"-0{i % 9}:30" if i % 2 else "00:15"), [0.25, -1.5]),
     ],
@@ -69,7 +66,6 @@ def test_numbers_as_people_write_them(text: str, first: list[float], tmp_path: P
         (table(lambda i: f"{i % 24}h{i % 57:02}"), "is no plain number or date"),
         (table(lambda i: f"{i * 37 % 900} 3/8"), "is no plain number or date"),
         (table(lambda i: str(-999 if i % 8 == 0 else i % 20)), "with -999, far from all others (0 to 19)"),
-        (table(lambda i: f"{i % 5 * 10}-{i % 5 * 10 + 9}"), "'x' is text: '0-9'"),
         (table(lambda i: f"{i % 6}.4 {('kmpl', 'km/kg')[i % 9 == 0]}"), "'x' is text"),
         (
             "s,x,y\n" + "".join(f"n{i % 5},{i},{i % 7}.5\n" for i in range(ROWS)) + "Total,780,137\n",
@@ -83,17 +79,10 @@ def test_what_is_no_number_is_said(text: str, said: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("texts", "encoding"), [(("\u0142\u00f3d\u017a", "krak\u00f3w"), "cp1250"), (("台北", "高雄"), "big5")]
-)
-def test_an_encoding_that_is_a_guess_is_said(texts: tuple[str, str], encoding: str, tmp_path: Path) -> None:
-    assert "looks like another encoding" in read(table(lambda i: texts[i % 2]), tmp_path, encoding)[1]
-
-
-@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("a,b,y,\n" + "".join(f"{i},{i},{i % 7},\n" for i in range(ROWS)) + "1,234,5,21\n", "row 41"),
-        ("Sales of 2024\n\n" + table(lambda i: i), "line 3 looks like them"),
+        ("Sales of 2024\n\n" + table(lambda i: i), "delete the lines above"),
         ("a,y\n" + "".join(f"{i},{3 * i if i % 9 else '10-20'}\n" for i in range(ROWS)), "row 1"),
     ],
 )
@@ -140,9 +129,9 @@ def test_new_rows_have_the_number_format_of_training(
 @pytest.mark.parametrize(
     ("of_row", "new", "said"),
     [
-        (lambda i: f"{i} kg", {"x": "12 KG"}, "did you mean 'kg'"),
-        (lambda i: f"{i} kg", {"x": "12 g"}, "such as '12kg'"),
-        (lambda i: f"{i}.5", {"x": "12,5"}, "write 12.5, or read .* decimal=','"),
+        (lambda i: f"{i} kg", {"x": "12 KG"}, "write numbers as 1234.5kg"),
+        (lambda i: f"{i} kg", {"x": "12 g"}, "write numbers as 1234.5kg"),
+        (lambda i: f"{i}.5", {"x": "12,5"}, "write numbers as 1234.5"),
         (lambda i: f"{1 + i % 28:02}.01.2024", {"x": "May 3, 24"}, "write 31.01.2012 or 2012-01-31"),
         (lambda i: f"{i}.5", {"X": "12.5"}, "did you mean 'X'"),
     ],
@@ -160,8 +149,8 @@ def test_a_refusal_says_how_to_write_it(
 @pytest.mark.parametrize(
     ("of_row", "said"),
     [
-        (lambda i: f"{i} kg" if i % 2 else f"{i}00 g", "its numbers are in 'g', 'kg'"),
-        (lambda i: f"2024-05-{1 + i % 9:02} 12:00 CEST", "names a time zone, 'CEST'"),
+        (lambda i: f"{i} kg" if i % 2 else f"{i}00 g", "write all in one unit"),
+        (lambda i: f"2024-05-{1 + i % 28:02} 12:00 CEST", "is no plain number or date"),
         (lambda i: f"{i},5", "decimal=','"),
         (lambda i: f"{i % 9},5", "decimal=','"),
     ],
@@ -218,13 +207,6 @@ def test_truth_has_every_spelling(trained: str, pair: str) -> None:
     given = made[trained].astype(float) if trained == "0 1" else made[trained]
     learned = Preprocessor.fit(given, target, task="regression", target_name="y")
     np.testing.assert_array_equal(learned.transform(made[pair]), learned.transform(given))
-
-
-def test_a_column_of_other_categories_is_warned_of() -> None:
-    learned = Preprocessor.fit(pd.DataFrame({"x": list("ab") * 9}), np.arange(18.0), task="regression", target_name="y")
-    found = told(learned.transform_with_notes(pd.DataFrame({"x": list("cd") * 4}))[1])
-    assert "WARNING: column 'x': none of 8 rows has a category of the training, 'a', 'b'" in "\n".join(found)
-    assert "WARNING" not in "\n".join(told(learned.transform_with_notes(pd.DataFrame({"x": list("acdddddd")}))[1]))
 
 
 def test_rows_without_any_value_are_told(tmp_path: Path) -> None:

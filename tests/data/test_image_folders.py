@@ -245,34 +245,6 @@ def test_only_regular_files_are_opened(tmp_path: Path, monkeypatch: pytest.Monke
     assert look(tmp_path / "large.webp").problem == "a file of 1.0 GB, more than 0.7"
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("IMG_1.HEIC", b"\0\0\0\x18ftypheic" + bytes(40), "HEIC is not read: save it as JPEG"),
-        ("all.zip", b"PK\3\4" + bytes(40), "an archive is not read: unzip it"),
-    ],
-    ids=["heic", "zip"],
-)
-def test_what_is_to_be_done_with_other_kinds_is_said(tmp_path: Path, name: str, content: bytes, said: str) -> None:
-    for place in "ab":
-        (tmp_path / "of" / place).mkdir(parents=True)
-        (tmp_path / "of" / place / name).write_bytes(content)
-    (tmp_path / "x.jpg").write_bytes(content)  # by its content too
-    assert said in look(tmp_path / "x.jpg").problem
-    for refused in (
-        lambda: load(tmp_path / "of"),
-        lambda: image_files([tmp_path / "of"]),
-        lambda: load(tmp_path / name),
-    ):
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(DataError, match=f"(?s)got .*; {said}"):
-            refused()
-    fill(tmp_path / "more", {"a": 4, "b": 4})
-    (tmp_path / "more" / "a" / name).write_bytes(content)
-    assert [note for note in load(tmp_path / "more").notes if said in note and f"'a/{name}'" in note]
-    assert said in image_files([tmp_path / "more"])[1][0]
-
-
 @pytest.mark.skipif(not features.check("avif"), reason="this Pillow was built without it")
 def test_avif_is_read(tmp_path: Path) -> None:
     path = saved(Image.new("RGB", (20, 16), (200, 30, 90)), tmp_path / "x.avif")

@@ -15,7 +15,8 @@ import pytest
 from PIL import Image
 
 from htaf.data.image_reading import decode
-from htaf.data.image_sources import Decoded, blocks, read_block, source
+from htaf.data.image_sources import Decoded, read_block, source
+from htaf.data.image_sources import Image as Listed
 from htaf.data.reading import DataError
 
 CLASSES = ("cat", "dog", "7")
@@ -43,7 +44,11 @@ def write_parquet(file: Path, images: list[Any], kind: pa.DataType | None = None
 
 def read_all(*paths: object, images: int = 3) -> tuple[list[Decoded], list[str]]:
     found, notes = source([str(a) for a in paths])
-    return [read_block(block, 3, SIZE, CLASSES, 3) for block in blocks(found, images)], notes
+    return [read_block(block, 3, SIZE, CLASSES, 3) for block in cut(found, images)], notes
+
+
+def cut(found: list[Listed], images: int) -> list[list[Listed]]:
+    return [found[at : at + images] for at in range(0, len(found), images)]
 
 
 def joined(parts: list[Decoded], name: str) -> Any:
@@ -80,10 +85,7 @@ def test_a_block_goes_over_places_and_planning_reads_no_image(tmp_path: Path, ex
     files = write_files(tmp_path / "files", 11)
     write_parquet(tmp_path / "a.parquet", [b"not yet", *[file.read_bytes() for file in files[4:7]]])
     found, _ = source([*map(str, files[:4]), str(tmp_path / "a.parquet"), *map(str, files[7:])])
-    assert list(map(len, found)) == [4, 4, 4]
-    cut = blocks(found, 5)
-    assert [[len(one) for one in block] for block in cut] == [[4, 1], [3, 2], [2]]
-    parts = [read_block(block, 3, SIZE, CLASSES) for block in cut]
+    parts = [read_block(block, 3, SIZE, CLASSES) for block in cut(found, 5)]
     np.testing.assert_array_equal(joined(parts, "pixels"), expected)
     assert joined(parts, "problems") == [f"{tmp_path / 'a.parquet'}/0 (a file of another kind)"]
 
@@ -125,16 +127,16 @@ def test_a_file_that_is_gone_is_no_bad_image(tmp_path: Path) -> None:
     found, _ = source([str(tmp_path / "files")])
     files[1].unlink()
     with pytest.raises(DataError, match=r"001\.png was there when the images were listed .*where every node sees"):
-        read_block(blocks(found, 3)[0], 3, SIZE, CLASSES)
+        read_block(found[:3], 3, SIZE, CLASSES)
     write_parquet(tmp_path / "a.parquet", [png(0)])
     found, _ = source([str(tmp_path / "a.parquet")])
     (tmp_path / "a.parquet").unlink()
     with pytest.raises(DataError, match=r"a\.parquet cannot be read: No such file"):
-        read_block(blocks(found, 3)[0], 3, SIZE, CLASSES)
+        read_block(found[:3], 3, SIZE, CLASSES)
 
 
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
-    "missing.parquet": (lambda p: None, r"missing\.parquet: expected a file, got none"),
+    "missing.parquet": (lambda p: None, r"missing\.parquet: expected image files, .* got neither"),
     "text.parquet": (lambda p: p.write_text("PAR1"), r"expected a Parquet file, got a damaged one"),
     "numbers.parquet": (lambda p: pq.write_table(pa.table({"a": [1]}), p), r"one column of images as bytes, got none"),
     "two.parquet": (

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import re
 import struct
 import zlib
@@ -21,9 +20,17 @@ from torch.utils.data import DataLoader, Sampler
 
 import htaf.data.images as images_module
 from htaf.data import image_reading
-from htaf.data.augment import augment
 from htaf.data.image_sets import load
-from htaf.data.images import FilePart, ImageDataset, ImagePreprocessor, Images, MemoryPart, fit_preprocessor, split
+from htaf.data.images import (
+    FilePart,
+    ImageDataset,
+    ImagePreprocessor,
+    Images,
+    MemoryPart,
+    augment,
+    fit_preprocessor,
+    split,
+)
 from htaf.data.reading import DataError
 
 
@@ -236,7 +243,7 @@ def test_json_keeps_every_bit() -> None:
         ({"mean": [0.1, 0.2]}, "mean and std: expected 3 values each, got 2 and 3"),
         ({"std": [0.1, 0.2, 0]}, "expected finite means and std > 0"),
         ({"channels": 2}, "channels: expected 1 or 3, got 2"),
-        ({"size": [32]}, "preprocessing size: expected a list of 2, got [32]"),
+        ({"size": [32]}, "preprocessing size: expected tuple[int, int], got [32]"),
         ({"size": [32, 0]}, "size: expected (H, W) of 1 or more, got (32, 0)"),
         ({"extra": 1}, "preprocessing: expected the keys"),
     ],
@@ -251,13 +258,14 @@ def test_files_are_read_as_in_training(tmp_path: Path) -> None:
     assert isinstance(images.train, FilePart)
     fitted = fit_preprocessor(images, torch.arange(len(images.train)))
     paths = [images.train.folder / images.train.names[row] for row in (4, 0)]
-    assert torch.equal(fitted.read(paths), images.train.batch(torch.tensor([4, 0])))
-    assert torch.equal(fitted.read([str(path) for path in paths]), fitted.read(paths))
-    assert fitted.read([]).shape == (0, 3, 66, 66)
+    assert torch.equal(fitted.read_each(paths)[0], images.train.batch(torch.tensor([4, 0])))
+    assert torch.equal(fitted.read_each([str(path) for path in paths])[0], fitted.read_each(paths)[0])
+    assert fitted.read_each([])[0].shape == (0, 3, 66, 66)
     (tmp_path / "bad.png").write_bytes(b"no image")
-    with pytest.raises(DataError, match=r"bad.png: expected an image, got a file of another kind"):
-        fitted.read([paths[0], tmp_path / "bad.png"])
-    grey = ImagePreprocessor((0.5,), (0.5,), (8, 8), 1, ("a", "b")).read(paths)
+    assert "bad.png: expected an image, got a file of another kind" in str(
+        fitted.read_each([paths[0], tmp_path / "bad.png"])[1][1]
+    )
+    grey = ImagePreprocessor((0.5,), (0.5,), (8, 8), 1, ("a", "b")).read_each(paths)[0]
     assert grey.shape == (2, 1, 8, 8)
 
 
@@ -341,22 +349,3 @@ def tiff_of_one_tile(image: int, tile: int) -> bytes:
 def test_a_tile_larger_than_the_image_is_refused(tmp_path: Path) -> None:
     (tmp_path / "huge.tif").write_bytes(tiff_of_one_tile(image=16, tile=9600))
     assert "tiles of 92,160,000 pixels" in image_reading.look(tmp_path / "huge.tif").problem
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_large_images_are_decoded_alone_and_a_forked_process_waits_for_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(image_reading, "LARGE", 12 * 200 * 200)
-    held, fitted = dict[int, bool](), image_reading._fitted
-    alone = lambda plain, *rest: held.update({plain.width: image_reading.ALONE.locked()}) or fitted(plain, *rest)  # noqa: E731
-    monkeypatch.setattr(image_reading, "_fitted", alone)
-    for width in (100, 200):
-        Image.new("RGB", (width, width)).save(tmp_path / f"{width}.png")
-        image_reading.decode(tmp_path / f"{width}.png", 3, (8, 8))
-    assert held == {100: False, 200: True}
-    with image_reading.ALONE:
-        child = os.fork()
-        if not child:
-            os._exit(int(image_reading.ALONE.locked()))
-    assert os.waitpid(child, 0)[1] == 0

@@ -58,7 +58,7 @@ def test_a_first_line_of_numbers_is_noted(tmp_path: Path) -> None:
         ("a,b\n", "t.csv", "expected rows below the column names, got the header only"),
         ("1,2,1\n1,2,3\n", "t.csv", "expected distinct column names, got '1' more than once"),
         ("a,b,y,\n1,2,3,\n1,234,5,21\n", "t.csv", "column '4', row 2: expected no value, as the column has no name"),
-        ("Sales 2020\n\na;b;y\n1;2;3\n4;5;6\n", "t.csv", "line 3 looks like them ('a', 'b', 'y')"),
+        ("Sales 2020\n\na;b;y\n1;2;3\n4;5;6\n", "t.csv", "delete the lines above the column names"),
         ("a,b\n1,2\n1,2,3\n", "t.CSV", "Row #3: Expected 2 columns, got 3"),
         (b"a,b\n" + b"1,2\n" * 9 + b"\n1\n", "t.csv", "Expected 2 columns, got 1"),
         (b"a,b\n1,\0\n", "t.csv", "expected text, got a binary file"),

@@ -6,20 +6,17 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from types import SimpleNamespace
-from urllib.error import URLError
 
 import numpy as np
 import pandas as pd
 import pytest
-import sklearn.datasets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from htaf.data import named
-from htaf.data.columns import Target
 from htaf.data.named import NAMED
 from htaf.data.notes import told
+from htaf.data.preprocess import Target
 from htaf.data.reading import DataError
 from htaf.data.tabular import Table, load, load_like, split
 from quick import slow_but
@@ -174,67 +171,25 @@ def test_a_file_is_looked_for_in_the_same_folders(tmp_path: Path, monkeypatch: p
         load("more/none.csv", target="y")
 
 
-def test_openml_copy_is_renamed_and_checked(without_data: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def fetch(**options: object) -> SimpleNamespace:
-        asked.append(options["data_id"])
-        copy = abalone().rename(columns={"whole_weight": "Whole.weight", "sex": "Sex"})
-        return SimpleNamespace(frame=copy.astype({"Sex": "category"})[sorted(copy)])
-
-    monkeypatch.setattr(sklearn.datasets, "fetch_openml", fetch)
-    table = load("abalone")
-    assert asked == [44956]
-    assert list(table.features) == list(NAMED["abalone"].columns[:-1])
-    assert "from OpenML, set 44956" in told(table.notes)
-
-
-@pytest.mark.parametrize(
-    ("copy", "message"),
-    [
-        (abalone(4176), "expected 4,177 rows, got 4,176 from OpenML set 44956; put abalone.data into a folder"),
-        (abalone().drop(columns="height"), "abalone: expected the columns 'height' too, got only 'sex', 'length'"),
-    ],
-)
-def test_another_copy_is_refused(
-    without_data: None, monkeypatch: pytest.MonkeyPatch, copy: pd.DataFrame, message: str
-) -> None:
-    monkeypatch.setattr(sklearn.datasets, "fetch_openml", lambda **_: SimpleNamespace(frame=copy))
-    with pytest.raises(DataError, match=re.escape(message)):
-        load("abalone")
-
-
-@pytest.mark.parametrize("error", [URLError("no route"), ValueError("no such set"), TimeoutError()])
-def test_no_network_names_the_file(
-    tmp_path: Path, without_data: None, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    def fetch(**_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(sklearn.datasets, "fetch_openml", fetch)
-    with pytest.raises(DataError) as caught:
+def test_another_file_or_none_is_refused(tmp_path: Path, without_data: None) -> None:
+    abalone(4176).to_csv(tmp_path / "abalone.data", header=False, index=False)
+    with pytest.raises(DataError, match=r"expected 4,177 rows .*got 4,176 rows .* download it from https"):
+        load("abalone", data_dir=tmp_path)
+    with pytest.raises(DataError, match=r"heloc_dataset_v1\.csv not found in .*https.* HTAF_DATA or data_dir="):
         load("fico", data_dir=tmp_path)
-    message = str(caught.value)
-    for part in ("heloc_dataset_v1.csv", "HTAF_DATA", "data_dir=", "46932", str(tmp_path)):
-        assert part in message
-    assert "\n" not in message
 
 
-def test_fico_codes_and_classes(without_data: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = NAMED["fico"]
-    copy = pd.DataFrame({name: np.arange(known.rows) % 7 for name in known.columns})
-    copy = copy.assign(RiskPerformance=np.where(np.arange(known.rows) < 100, "Bad", "Good"))
+def test_fico_codes_and_classes(tmp_path: Path, without_data: None) -> None:
+    copy = pd.DataFrame({f"x{place}": np.arange(10459) % 7 for place in range(23)})
+    copy.insert(0, "RiskPerformance", np.where(np.arange(10459) < 100, "Bad", "Good"))
     copy.iloc[:5, 1:] = -9
     copy.iloc[5, 3] = -8
-    monkeypatch.setattr(sklearn.datasets, "fetch_openml", lambda **_: SimpleNamespace(frame=copy))
-    table = load("fico")
+    copy.to_csv(tmp_path / "heloc_dataset_v1.csv", index=False)
+    table = load("fico", data_dir=tmp_path)
     assert (table.classes, table.target.sum(), table.target[0]) == (("Good", "Bad"), 100, 1)
     assert table.special_codes == (-7, -8, -9)
     names = table.fit_preprocessor(np.arange(200)).feature_names
-    assert (len(names), names[-2:]) == (
-        23 + 24,
-        ("NumBank2NatlTradesWHighUtilization is -9", "PercentTradesWBalance is -9"),
-    )
+    assert (len(names), names[-2:]) == (23 + 24, ("x21 is -9", "x22 is -9"))
 
 
 def test_options_of_named_sets() -> None:
@@ -484,17 +439,15 @@ def test_grouping_takes_missing_and_signed_zero_as_equal() -> None:
 
 
 def test_whole_numbers_beyond_float64_are_not_merged(tmp_path: Path) -> None:
-    """2^53 + 1 becomes 2^53 in float64: classes that differ there are refused, and so are targets that become one."""
-    few = frame().assign(y=[2**53 + row % 5 for row in range(40)])
-    many = frame().assign(y=[2**63 + row for row in range(40)])
-    for table, first in ((few, 2**53 + 1), (many, 2**63 + 1)):
-        for name in ("table.csv", "table.parquet"):
-            path = tmp_path / name
-            table.to_csv(path, index=False) if name.endswith("csv") else table.to_parquet(path)
-            with pytest.raises(DataError, match=f"column 'y', row 2: .* float64 can hold, .*, got {first}:"):
-                load(path, target="y")
+    """2^53 + 1 becomes 2^53 in float64: classes that differ there are refused."""
+    table = frame().assign(y=[2**53 + row % 5 for row in range(40)])
+    for name in ("table.csv", "table.parquet"):
+        path = tmp_path / name
+        table.to_csv(path, index=False) if name.endswith("csv") else table.to_parquet(path)
+        with pytest.raises(DataError, match=f"column 'y', row 2: .* float64 can hold, .*, got {2**53 + 1}:"):
+            load(path, target="y")
     spread = frame().assign(y=[2**63 + row * 10**15 + 1 for row in range(40)])
-    assert load(saved(tmp_path, spread), target="y").task == "regression", "rounded, but all different still"
+    assert load(saved(tmp_path, spread), target="y").task == "regression", "rounded, which a note says"
     feature = saved(tmp_path, frame().assign(x=[2**63 + row for row in range(40)]))
     notes = told(load(feature, target="y").notes)
     assert any(
@@ -521,5 +474,5 @@ def test_a_target_of_truth_values_is_not_text(tmp_path: Path) -> None:
     table["late"] = [f"${row},000" for row in range(100, 140)]
     assert load(saved(tmp_path, table), target="late").target.tolist()[:2] == [100_000, 101_000]
     table.loc[39, "late"] = "€5"  # in two units
-    with pytest.raises(DataError, match=r"40 distinct values in 40 rows: its numbers are in '\$', '€'"):
+    with pytest.raises(DataError, match=r"40 distinct values in 40 rows: .* write all in one unit"):
         load(saved(tmp_path, table), target="late")

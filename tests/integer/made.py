@@ -112,7 +112,8 @@ class Made:
         """Two layers of truth tables of single columns' bits, and counts of groups of them."""
         columns = int(self.rng.integers(1, 90))
         self.add(Take, self.here(), self.rng.integers(0, self.last.channels, columns))
-        self.bits()
+        if self.input.high > 1:
+            self.bits()
         self.luts(int(self.rng.integers(1, 40)), int(self.rng.integers(1, 7)))
         groups, size = (int(n) for n in self.rng.integers(1, 12, 2))
         self.luts(groups * size)
@@ -159,12 +160,14 @@ class Made:
 def random_program(seed: int, kind: str) -> tuple[IntegerProgram, np.ndarray]:
     """A program and rows for it.
 
-    kind: "mlp", "table" (thermometer), "logic", "logic of pixels", "logic of patches", "conv", "residual", "spiking",
-    "leaky", "rows in time".
+    kind: "mlp", "table" (thermometer), "logic", "logic of bits", "logic of pixels", "logic of patches", "conv",
+    "residual", "spiking", "leaky", "rows in time".
     """
     rng = np.random.default_rng([seed, 1])
     if kind in ("mlp", "table", "logic", "logic of patches", "rows in time"):
         given = Input("columns", (int(rng.integers(3, 9)),), -(2**15), 2**15 - int(rng.integers(2)), 12)
+    elif kind == "logic of bits":
+        given = Input("columns", (int(rng.integers(1, 70)),), 0, 1)
     else:
         given = Input("pixels", (int(rng.integers(1, 4)), int(rng.integers(5, 9)), int(rng.integers(5, 9))))
     made = Made(seed, given)
@@ -172,7 +175,7 @@ def random_program(seed: int, kind: str) -> tuple[IntegerProgram, np.ndarray]:
         rising = np.sort(rng.integers(-900, 900, (given.shape[0], 256)), 1)
         made.add(Lookup, 0, rising * rng.choice([-1, 1], (given.shape[0], 1)))
         made.flat()
-    if kind in ("logic", "logic of pixels"):
+    if kind in ("logic", "logic of bits", "logic of pixels"):
         return made.logic(), made.seen[0]
     if kind == "logic of patches":
         return made.logic_of_patches(), made.seen[0]
@@ -221,5 +224,5 @@ def random_program(seed: int, kind: str) -> tuple[IntegerProgram, np.ndarray]:
     return made.ended(), made.seen[0]
 
 
-LOGIC = ("logic", "logic of pixels", "logic of patches")
+LOGIC = ("logic", "logic of bits", "logic of pixels", "logic of patches")
 KINDS = ("mlp", "table", *LOGIC, "conv", "residual", "spiking", "leaky", "rows in time")

@@ -67,12 +67,6 @@ def test_rows_that_do_not_fit_are_refused() -> None:
 
 @needs_kernels
 def test_bits_that_are_read_by_others_are_refused() -> None:
-    made = Made(0, Input("columns", (3,), 0, 1))
-    made.luts(4, 2)  # of the input itself
-    made.add(View, 1, (2, 1, 2))
-    made.count((-2, -1))
-    with pytest.raises(IntegerError, match="tables of steps"):
-        Circuit(IntegerProgram(made.input, tuple(made.ops), 3))
     made = Made(0, Input("columns", (2**13,), 0, 7))
     made.bits()
     made.add(Shift, 1, np.zeros(2**13, np.int64), 0, 1)

@@ -19,6 +19,9 @@ from htaf.program.integer.ops import LUT, Count, IntegerError, Linear, Steps, Ta
 from htaf.program.integer.program import Input, IntegerProgram
 from htaf.program.integer.verilog import argmax_luts, luts, to_verilog
 
+SPIKING = ("spiking", "leaky", "rows in time")
+GATES = [kind for kind in KINDS if kind not in SPIKING]
+
 
 def needs(tool: str) -> None:
     if not os.environ.get("CI") and shutil.which(tool) is None:
@@ -30,7 +33,7 @@ def small(x: int = 8) -> IntegerProgram:
     return IntegerProgram(Input("columns", (2,), -x, x - 1), (fc, Steps("act", 1, fc.weight, np.ones(2, int), 0, 1)), 2)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", GATES)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_verilog_gives_the_same_integers(kind: str, seed: int, tmp_path: Path) -> None:
     needs("iverilog")
@@ -40,7 +43,7 @@ def test_verilog_gives_the_same_integers(kind: str, seed: int, tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", GATES)
 def test_more_of_verilog(kind: str, tmp_path: Path) -> None:
     needs("iverilog")
     for seed in range(2, 6):
@@ -68,6 +71,11 @@ def test_the_testbench_counts_rows_that_differ(tmp_path: Path) -> None:
 def test_names_that_verilog_has_not_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(IntegerError, match="expected a name of letters, digits and _"):
         to_verilog(small(), tmp_path / "v", name=name)
+
+
+def test_spiking_networks_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(IntegerError, match=r"neuron\d: expected no spiking neurons, .*: write C, got Neuron"):
+        to_verilog(random_program(0, "rows in time")[0], tmp_path / "v")
 
 
 def test_too_large_networks_are_refused(tmp_path: Path) -> None:

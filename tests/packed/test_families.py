@@ -24,8 +24,8 @@ NETS = {
     "bireal-imagenet": (lambda: BiRealNet(18, 4, width=8), (3, 33, 33), 4),
     "resnet": (lambda: ResNet(18, 4, htaf.HTAF, width=4, stem="cifar"), IMAGES, 11),
     "sew-add": (lambda: SEWResNet(18, 4, width=4, steps=4, stem="cifar"), IMAGES, 11),
-    "sew-and": (lambda: SEWResNet(18, 4, partial(htaf.LIF, reset="soft"), width=4, connect="and"), IMAGES, 11),
-    "sew-iand": (lambda: SEWResNet(18, 4, width=4, steps=2, stem="cifar", connect="iand"), IMAGES, 11),
+    "sew-and": (lambda: SEWResNet(18, 4, partial(htaf.LIF, reset="soft"), width=4, connect="and"), IMAGES, 5),
+    "sew-iand": (lambda: SEWResNet(18, 4, width=4, steps=2, stem="cifar", connect="iand"), IMAGES, 5),
 }
 pytestmark = pytest.mark.usefixtures("short")
 

@@ -103,7 +103,6 @@ def _call(graph: dict, operator: str, *args, **kwargs) -> None:
 UNPACK = {"step": "unpack", "axis": 1, "low": 0.0, "high": 1.0}
 SAID = {
     "no report": (lambda g, m: m.pop("report"), "is no packed model"),
-    "no same": (lambda g, m: g.pop("same"), "is no packed model"),
     "another operator": (lambda g, m: _step(g, "call").update(operator="from_file.default"), "expected an operator"),
     "dunder": (lambda g, m: _step(g, "call").update(operator="__class__"), "expected an operator"),
     "no such value": (lambda g, m: _step(g, "layer").update(input=99), "made before"),
@@ -121,7 +120,7 @@ SAID = {
     "argument": (lambda g, m: _step(g, "call").update(args=[{"x": 0}]), "an argument of an operator"),
     "size": (lambda g, m: _call(g, "repeat.default", [2**40, 2**20, 1, 1]), "overflow"),
     "list of extras": (lambda g, m: m.update(extra="[]"), "to be an object"),
-    "other version": (lambda g, m: m.update(version="5"), "version 6"),
+    "other version": (lambda g, m: m.update(version="6"), "version 7"),
     "other format": (lambda g, m: m.update(format="safetensors"), "another safetensors file"),
     "residual": (lambda g, m: _step(g, "layer").update(residual=0), r"float32 \[2, 4, 3, 3\]"),
     "one end": (lambda g, m: _step(g, "layer").update(lower=None), "both ends"),
@@ -176,7 +175,6 @@ SAID = {
         lambda g, m: _more(g, step="call", operator="arange.start_step", kwargs={}, args=[0, 2**40, 1]), "at most"
     ),
     "planes": (lambda g, m: _step(g, "layer").update(planes=3), "one plane"),
-    "names of one": (lambda g, m: g.update(same={"a": "nothing"}), "a tensor of the file"),
     "large": (
         lambda g, m: _more(g, step="call", operator="repeat.default", kwargs={}, args=[{"v": 0}, [2**22, 1, 1, 1]]),
         "at most 1,073,741,824 bytes",
@@ -262,7 +260,7 @@ class Repeating(nn.Module):
         y = self.norm(self.first(x))
         x = self.sums(sum(htaf.functional.heaviside(y - c) for c in (-1, 0, 1)))
         for _ in range(3):
-            x = self.shared(2 * htaf.functional.heaviside(x) - 1)
+            x = self.shared(htaf.functional.heaviside(x))
         for i in range(2):
             x = torch.tanh(self.folded(x.movedim(1, -1)).movedim(-1, 1) * (i + 2))
         return self.last(htaf.functional.heaviside(x.flatten(1)))

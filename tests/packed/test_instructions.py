@@ -82,7 +82,7 @@ def _spikes() -> Example:
 def _pool() -> Example:
     bits = IMAGE >= 0.5
     wanted = torch.nn.functional.max_pool2d(bits.float(), 2, 2).movedim(1, -1) > 0
-    pool = Pool("p", 0, (2, 2), (2, 2), (0, 0), (1, 1), 1)
+    pool = Pool("p", 0, (2, 2), (2, 2), (0, 0), 1)
     return Example(pool, [packed_bits(bits.movedim(1, -1))], {}, [packed_bits(wanted)])
 
 

@@ -121,7 +121,7 @@ def map_of(name: str) -> tuple[nn.Module, Tensor]:
 
 def test_a_padding_that_is_no_level_stays_in_float() -> None:
     exact, x = fresh("convolutions", levels=2, bipolar=True)
-    assert "float: its padding is not the lowest level, -1" in str(pack(exact, x).report)
+    assert "float: its padding is not the level of a bit that is 0, -1" in str(pack(exact, x).report)
 
 
 @given(st.lists(st.floats(-3, 3, width=32), min_size=8, max_size=8), st.integers(2, 5), st.floats(0.1, 2))

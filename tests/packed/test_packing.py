@@ -26,7 +26,7 @@ NETS = {
     "icbm": (lambda: ICBM(nn.Sequential(nn.Conv2d(3, 9, 3), nn.ReLU(), nn.Flatten(), nn.Linear(324, 40), nn.ReLU()),
                           4, example=torch.zeros(2, 3, 8, 8)), IMAGES, 1),
     "plain": (plain, IMAGES, 2),
-    "residual": (Residual, IMAGES, 3),
+    "residual": (Residual, IMAGES, 2),
     "columns": (columns, (9,), 2),
 }  # fmt: skip
 

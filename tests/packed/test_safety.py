@@ -147,7 +147,7 @@ def test_integers_stay_exact(weight: int) -> None:
 
 def test_windows_larger_than_images_are_refused() -> None:
     one = _program(Geometry(64, 64))
-    pool = Pool("p", 1, (2**20, 2**20), (1, 1), (2**19, 2**19), (1, 1), 2)
+    pool = Pool("p", 1, (2**20, 2**20), (1, 1), (2**19, 2**19), 2)
     with pytest.raises(PackedError, match="padding"):
         check(Program(one.inputs, (one.instructions[0], pool), 2, one.tensors))
 

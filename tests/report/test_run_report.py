@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from htaf.cli.evaluating import report_once
-from htaf.data.columns import Column
+from htaf.data.preprocess import Column
 from htaf.data.tabular import Table, load, split
 from htaf.models.logic import LogicNet
 from htaf.program.integer.logic_c import compared_of

@@ -103,6 +103,10 @@ VERBS = {
         "htaf.cli.packing:verify",
         "Run the same rows through a network and an exported form of it, and count the numbers that differ.",
     ),
+    "serve": Verb(
+        "htaf.cli.serving:serve",
+        "Serve a packed file over HTTP: an image file, or rows as JSON, in; predictions as JSON out.",
+    ),
     "push": Verb("htaf.cli.packing:push", "Share a run or a packed file at the Hugging Face hub, with a card."),
     "concepts extract": Verb(
         "htaf.cli.concepts:extract",

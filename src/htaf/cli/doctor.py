@@ -53,7 +53,7 @@ def report() -> dict[str, Any]:
         "threads": env["threads"],
         "accelerator": _accelerator(),
         **_kernels(),
-        "HTAF_DATA": "not set: named data sets come from --data-dir or OpenML" if not folder else _data(Path(folder)),
+        "HTAF_DATA": "not set: named data sets come from --data-dir" if not folder else _data(Path(folder)),
         **({"torchvision": MISMATCH} if is_mismatched() else {}),
         "optional": {name: importlib.util.find_spec(name) is not None for name in EXTRAS},
     }

@@ -14,8 +14,7 @@ from htaf.data.notes import told
 if TYPE_CHECKING:
     import pandas as pd
 
-    from htaf.data.columns import Target
-    from htaf.data.preprocess import Preprocessor
+    from htaf.data.preprocess import Preprocessor, Target
     from htaf.data.tabular import Table
     from htaf.tables.inspection import Importance, RowReasons
     from htaf.training.runs import Run

@@ -67,6 +67,9 @@ def pack(
     return say(_sizes(made))
 
 
+READS = {"raw": ("onnx",), "name": ("c", "verilog"), "luts": ("verilog",)}  # flags that some forms alone read
+
+
 def export(
     run: RunDir,
     *,
@@ -95,31 +98,9 @@ def export(
     _check_differing(differing)
     if luts is not None and luts < 1:
         raise UsageError(f"--luts must be > 0, got {luts}")
-    _refuse({"luts": luts is not None and to != "verilog"}, to)
-    if to not in ("onnx", "nir"):
-        given = {"no-raw": not raw, "differing": differing is not None}
-        _refuse(given | {"name": name != "network" and to not in ("c", "verilog")}, to)
-        from htaf.training.runs.verify import export_program
-
-        with needs_source("give --data"):
-            integers = export_program(
-                opened_run(run, method),
-                out,
-                to=to,
-                name=name,
-                luts=luts,
-                part=part,
-                data=data,
-                data_dir=data_dir,
-                progress=True,
-            )
-        if json:
-            return print_json(integers.to_json())
-        for note in integers.notes:
-            say(note)
-        say(f"{integers.network.rows:,} {part} rows: {_differ(integers.network)} from the network in PyTorch")
-        return say(f"{integers.path}: program {integers.digest[:12]}; htaf verify {integers.path} {run} checks it")
-    _refuse({"name": name != "network", "differing": differing is not None and to == "nir"}, to)
+    given = {"raw": not raw, "name": name != "network", "luts": luts is not None}
+    if unread := [f"--{flag}" for flag, is_given in given.items() if is_given and to not in READS[flag]]:
+        raise UsageError(f"--to {to} does not read {', '.join(unread)}")
     from htaf.training.runs import export_run
     from htaf.training.runs.packing import known_part
 
@@ -130,6 +111,8 @@ def export(
             out,
             to=to,
             raw=raw,
+            name=name,
+            luts=luts,
             part=part,
             differing=differing,
             data=data,
@@ -138,6 +121,8 @@ def export(
         )
     if json:
         return print_json(made.to_json())
+    for note in made.notes:
+        say(note)
     if made.agreement is not None:
         say(_agreement(made.agreement, known_part(opened, part)))
     else:
@@ -198,11 +183,6 @@ def verify(
 
 def _differ(one: Checked) -> str:
     return f"{one.predictions:,} predictions and {one.outputs:,} outputs differ"
-
-
-def _refuse(given: dict[str, bool], to: str) -> None:
-    if unread := [f"--{flag}" for flag, is_given in given.items() if is_given]:
-        raise UsageError(f"--to {to} does not read {', '.join(unread)}")
 
 
 def opened(path: Path, *, exact: bool, method: str | None) -> Run | PackedRun:

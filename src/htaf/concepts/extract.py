@@ -39,7 +39,7 @@ from htaf.concepts.store import (
 from htaf.core.activations import BINARY_ABOVE, BINARY_BELOW
 from htaf.core.functional import pack_bits
 from htaf.data.image_reading import threads as cores
-from htaf.data.image_sources import Decoded, Files, Image, Rows, Stretch, blocks, read_block, source
+from htaf.data.image_sources import Decoded, Held, Image, read_block, source
 from htaf.data.images import FilePart, ImagePreprocessor, Images, Part
 from htaf.data.reading import DataError
 from htaf.training.runs import Run
@@ -238,10 +238,10 @@ class Block:
     """Images of the list, which become part `number`."""
 
     number: int
-    images: tuple[Stretch, ...]
+    images: tuple[Image, ...]
 
     def __len__(self) -> int:
-        return sum(map(len, self.images))
+        return len(self.images)
 
 
 @dataclass(frozen=True)
@@ -330,13 +330,12 @@ def extract(
     known, concepts = network.preprocessor, network.weight.shape[1]
     size = _part_size(part_images, known)
     if isinstance(images, Images):
-        stretches, settings = _of_set(run, network, images, parts)
+        listed, settings = _of_set(run, network, images, parts)
         notes = list(images.notes)
     else:
-        stretches, notes = source([str(one) for one in images])
-        settings = _listing(stretches, known)
-    total = sum(map(len, stretches))
-    features, margins = _kept(keep, network, total * concepts, Path(out))
+        listed, notes = source([str(one) for one in images])
+        settings = _listing(listed, known)
+    features, margins = _kept(keep, network, len(listed) * concepts, Path(out))
     record = run.record
     settings = {
         "what": "extraction",
@@ -353,7 +352,7 @@ def extract(
     columns = ("id", "label", "part", "smooth", *bits, *kept)
     info = {"run": str(run.path.resolve()), "method": record["recipe"]["method"], "model": record["model"]}
     head = Head(settings, known.classes, columns, network.weight, network.bias, info=info)
-    cut = [Block(number, images) for number, images in enumerate(blocks(stretches, size))]
+    cut = [Block(number, tuple(listed[at : at + size])) for number, at in enumerate(range(0, len(listed), size))]
     with writing_folder(Path(out), head) as folder:
         job = Job(run, folder.path, folder.record, layer, kept, batch, device)
         there = folder.there()
@@ -458,7 +457,7 @@ def _kept(keep: Sequence[Keep], network: ConceptNetwork, values: int, out: Path)
 
 def _of_set(
     run: Run, network: ConceptNetwork, images: Images, parts: Sequence[PartName] | None
-) -> tuple[list[Stretch], dict[str, Any]]:
+) -> tuple[list[Image], dict[str, Any]]:
     """The chosen images of a set, in the order of PARTS, and the settings that say which they are."""
     known = network.preprocessor
     if images.classes != known.classes:
@@ -479,21 +478,21 @@ def _of_set(
         raise ConceptError(f"{images.name}: expected images of the parts {', '.join(chosen)}, got none")
     segments = tuple((getattr(images, side), rows) for _, side, rows in of_part)
     kept = network.kept(run, segments) or (None,) * len(segments)
-    stretches: list[Stretch] = []
-    every: list[str] = []
+    in_files = kept[0] is None and all(isinstance(part, FilePart) for part, _ in segments)
+    found: list[Image] = []
     for (name, side, rows), (part, _), features in zip(of_part, segments, kept, strict=True):
-        ids, numbers = tuple(_ids(part, side, rows)), (PARTS.index(name),) * len(rows)
-        labels = tuple(part.labels[rows].tolist())
-        every += ids
-        if isinstance(part, FilePart) and features is None:
-            paths = (part.folder / part.names[row] for row in rows.tolist())
-            each = zip(ids, paths, labels, numbers, strict=True)
-            stretches.append(Files(tuple(Image(*one, size=0, zeros=True) for one in each)))
+        number = PARTS.index(name)
+        each = zip(_ids(part, side, rows), rows.tolist(), part.labels[rows].tolist(), strict=True)
+        if in_files and isinstance(part, FilePart):
+            found += [
+                Image(one, part.folder / part.names[row], label, number, size=0, zeros=True) for one, row, label in each
+            ]
         else:
-            stretches.append(Rows(part if features is None else features, rows, ids, labels, numbers))
-    listing = hashlib.sha256(json.dumps(every).encode()).hexdigest()[:16]
+            held = part if features is None else features
+            found += [Image(one, Held(held, row), label, number) for one, row, label in each]
+    listing = hashlib.sha256(json.dumps([image.id for image in found]).encode()).hexdigest()[:16]
     settings = {"data": images.name, "fingerprint": images.fingerprint, "parts": list(chosen), "images": listing}
-    return stretches, settings
+    return found, settings
 
 
 def _chosen(parts: Sequence[PartName] | None, own: bool, name: str, run: Run) -> tuple[PartName, ...]:
@@ -511,12 +510,11 @@ def _ids(part: Part, side: str, rows: Tensor) -> list[str]:
     return [f"{side}/{row}" if part.names is None else part.names[row] for row in rows.tolist()]
 
 
-def _listing(stretches: Sequence[Stretch], known: ImagePreprocessor) -> dict[str, Any]:
+def _listing(images: Sequence[Image], known: ImagePreprocessor) -> dict[str, Any]:
     """Settings that tell these images from others."""
     digest = hashlib.sha256(json.dumps(["files", known.channels, *known.size]).encode())
-    for stretch in stretches:
-        for entry in stretch.names():
-            digest.update(json.dumps(entry).encode())
+    for image in images:
+        digest.update(json.dumps([image.id, image.size, image.label]).encode())
     return {"data": "files", "fingerprint": digest.hexdigest(), "parts": ["other"]}
 
 

@@ -23,6 +23,7 @@ from htaf._ground.console import tell
 from htaf._ground.errors import counted, first_line
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.extract import Block, ConceptNetwork, Engine, Job, Outcome, machine, read, write
+from htaf.data.image_sources import Held
 
 REACHED = 5.0  # seconds for an address to take a connection
 LOCAL: dict[str, Any] = {"include_dashboard": False}  # options of `ray.init` for a cluster of this machine alone
@@ -176,8 +177,9 @@ def _reason(error: BaseException) -> str:
 def _first_files(blocks: Sequence[Block]) -> list[str]:
     """Return a file of each kind of source, that every node must see."""
     found: dict[type, str] = {}
-    for one in (one for block in blocks for one in block.images):
-        name = one.first()
-        if name and os.path.exists(name):
-            found.setdefault(type(one), os.path.abspath(name))
+    for image in (image for block in blocks for image in block.images if not isinstance(image.content, Held)):
+        name: Any = getattr(image.content, "file", image.content)
+        kind = type(image.content)
+        if kind not in found and image.size >= 0 and os.path.exists(name):
+            found[kind] = os.path.abspath(name)
     return list(found.values())

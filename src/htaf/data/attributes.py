@@ -14,7 +14,7 @@ import pandas as pd
 from jaxtyping import Bool, Float32, Float64
 
 from htaf._ground.errors import first_line, suggestion
-from htaf.data.image_sets import folder_of, lines
+from htaf.data.image_sets import entries, folder_of
 from htaf.data.notes import told
 from htaf.data.reading import DataError, listed, to_number, to_text
 from htaf.data.table_files import read_frame
@@ -151,16 +151,13 @@ def read_cub_attributes(folder: Path) -> Attributes:
     if listing is None:
         raise DataError(f"{folder}: expected attributes.txt in it or beside it, got none")
     file = folder / "attributes" / "class_attribute_labels_continuous.txt"
+    names, classes = entries(listing), entries(folder / "classes.txt")
     try:
-        lists = (lines(of, 2) for of in (listing, folder / "classes.txt"))
-        names, classes = ({int(row[0]): " ".join(row[1:]) for row in of} for of in lists)
         values = np.loadtxt(file, ndmin=2)
-    except DataError:
-        raise
     except (OSError, ValueError) as error:
-        raise DataError(f"{file}: expected numbered names and lines of as many numbers ({first_line(error)})") from None
+        raise DataError(f"{file}: expected lines of as many numbers ({first_line(error)})") from None
     rows, columns = values.shape
-    fits = columns == len(names) and {*classes} <= {*range(1, rows + 1)}
+    fits = columns == len(names) and {*classes} <= {*map(str, range(1, rows + 1))}
     if not fits or not ((values >= 0) & (values <= 100)).all():
         raise DataError(
             f"{file}: expected a line for each of {len(classes)} classes, with percents of {len(names)} attributes, "
@@ -168,8 +165,8 @@ def read_cub_attributes(folder: Path) -> Attributes:
         )
     unnamed = rows - len(classes)
     return Attributes(
-        tuple(names[number] for number in sorted(names)),
-        tuple(classes.get(number, f"{number:03d}") for number in range(1, rows + 1)),
+        tuple(names.values()),
+        tuple(classes.get(str(number), f"{number:03d}") for number in range(1, rows + 1)),
         (values / 100).astype(np.float32),
         (f"{unnamed} of {rows} classes are not in classes.txt: they go by number",) if unnamed else (),
     )

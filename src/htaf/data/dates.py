@@ -1,14 +1,14 @@
 """Dates in a table: which texts are dates, in which order, and the numbers that a network is told of one."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64, Int64, Shaped
 
-from htaf.data.reading import MIXED_CATEGORIES, TableError, is_date, to_text
+from htaf.data.cells import TableError, is_date, to_text
+from htaf.data.notes import Note
 
 YEAR_FIRST, DAY_FIRST, MONTH_FIRST, BY_NAME = "year-month-day", "day-month-year", "month-day-year", "month by name"
 ORDERS = (YEAR_FIRST, DAY_FIRST, MONTH_FIRST, BY_NAME)
@@ -34,9 +34,9 @@ _DATE = re.compile(
     re.IGNORECASE,
 )
 _ZONE = re.compile(r":\d{2}.*(?:Z|UTC|GMT|[+-]\d{2}:?\d{2})$", re.IGNORECASE)  # of a text that is a date
-_ZONE_NAME = re.compile(r"(.*:\d{2}) ?([A-Z]{2,5})")
 _NONE, _YEAR, _NUMBERS, _NAME = range(4)  # how a text was written
 _SAMPLE = 200
+MIXED_CATEGORIES = 20  # a column that mixes texts with dates or numbers is a category up to this many distinct values
 _MOSTLY = 0.9  # share of dates from which the other texts of a column are taken for mistakes
 
 
@@ -73,37 +73,33 @@ def has_zone(column: pd.Series) -> bool:
     return getattr(column.dtype, "tz", None) is not None
 
 
-def find(name: str, column: pd.Series, text: Callable[[], Shaped[np.ndarray, " rows"]]) -> Dates | None:
-    """Find the dates of a column; None where it holds none.
+def find(name: str, codes: Int64[np.ndarray, " rows"], texts: Shaped[np.ndarray, " texts"]) -> Dates | Note | None:
+    """Find the dates of a column of texts; a note where it is a category in which half of the texts or more are dates;
+    None where it holds none.
 
     ISO 8601 (2012-01-31, 2012-01-31T13:00:00Z), year first with / or ., three numbers with the year last, and months
     by name, each with or without a time. A year alone, 20120131 and other numbers are no dates.
 
     Args:
         name: of the column, for messages.
-        column: any dtype, [rows].
-        text: gives the same as `to_text` does; only called where the column holds texts.
+        codes: the place of each row's text in `texts`, -1 where missing. texts: each once, as they come.
     Raises:
         TableError: dates of several forms; or mostly dates, with some other text among them.
     """
-    if is_date(column):
-        return Dates(YEAR_FIRST, native(column), False, "", float(has_zone(column)))
-    if not _may_be(column):
-        return None
-    codes, texts = pd.factorize(text())  # missing: -1
-    if not len(texts):
+    present = codes[codes >= 0]
+    some = texts[present[np.unique(np.linspace(0, len(present) - 1, _SAMPLE).astype(int))]] if len(present) else []
+    if sum(_DATE.fullmatch(text) is not None for text in some) * 2 < max(len(some), 1):
         return None
     scanned = _scan(texts)
     how, first, second = scanned[:, 0], scanned[:, 2], scanned[:, 3]
-    wrong = how == _NONE
-    if wrong.any():
-        share = np.bincount(codes[codes >= 0], minlength=len(texts))[~wrong].sum() / (codes >= 0).sum()
-        if share < _MOSTLY or len(texts) <= MIXED_CATEGORIES:
-            return None
-        place = int(np.argmax(wrong))
+    if (wrong := how == _NONE).any():
+        others, place = int(wrong[present].sum()), int(np.argmax(wrong))
+        known = len(present) - others
+        if known < _MOSTLY * len(present) or len(texts) <= MIXED_CATEGORIES:
+            return Note("mixed", name, others, (known, "date", str(texts[place])), _row(codes, place))
         raise TableError(
-            f"expected a date as in {share:.1%} of the rows, got {texts[place]!r}; correct it, leave it blank or "
-            "exclude the column",
+            f"expected a date as in {known / len(present):.1%} of the rows, got {texts[place]!r}; correct it, leave it "
+            "blank or exclude the column",
             name,
             _row(codes, place),
         )
@@ -120,57 +116,14 @@ def find(name: str, column: pd.Series, text: Callable[[], Shaped[np.ndarray, " r
         slashes = either and "/" in texts[0]
         order = MONTH_FIRST if month_first.any() or slashes else DAY_FIRST
     values = _values(scanned, order)
-    bad = np.isnat(values)
-    if bad.any():  # such as 2012-02-31
+    if (bad := np.isnat(values)).any():  # such as 2012-02-31
         place = int(np.argmax(bad))
         if bad.mean() > 1 - _MOSTLY:
             return None
-        raise TableError(
-            f"expected a date ({order}), got {texts[place]!r}, which the calendar does not have",
-            name,
-            _row(codes, place),
-        )
+        why = f"expected a date ({order}), got {texts[place]!r}, which the calendar does not have"
+        raise TableError(why, name, _row(codes, place))
     zoned = sum(_ZONE.search(text) is not None for text in texts) / len(texts)
     return Dates(order, np.append(values, np.datetime64("NaT", "us"))[codes], either, str(texts[0]), zoned)
-
-
-def zone_name(text: str) -> str:
-    """Return the name of a time zone that ends a date and time, such as CEST; its offset is not known. Empty without
-    one."""
-    found = _ZONE_NAME.fullmatch(text)
-    return found[2] if found and _DATE.fullmatch(found[1]) else ""
-
-
-def _may_be(column: pd.Series) -> bool:
-    """Return whether half or more of a sample of the texts are dates."""
-    some = column.dropna()
-    some = to_text(some.iloc[np.unique(np.linspace(0, len(some) - 1, _SAMPLE).astype(int))]) if len(some) else []
-    some = [value for value in some if value is not None]
-    return sum(_DATE.fullmatch(value) is not None for value in some) * 2 >= max(len(some), 1)
-
-
-def among(column: pd.Series, text: Shaped[np.ndarray, " rows"]) -> tuple[int, int, str, int] | None:
-    """For a column that `find` takes for no dates though half of its texts are, return how many rows are dates and how
-    many are not, the first that is not, and its row from 1; None of any other column.
-
-    Args:
-        column: as `find` takes it. text: of it, None where missing.
-    """
-    if not _may_be(column):
-        return None
-    codes, texts = pd.factorize(text)  # missing: -1
-    scanned = _scan(texts)
-    wrong = scanned[:, 0] == _NONE
-    for order in ORDERS[:3]:  # such as 2012-02-31, in whatever order
-        if not (bad := wrong | np.isnat(_values(scanned, order))).all():
-            wrong = bad
-            break
-    rows = np.append(wrong, False)[codes]
-    known = int((codes >= 0).sum()) - int(rows.sum())
-    if not known or not rows.any():
-        return None
-    row = int(np.argmax(rows))
-    return known, int(rows.sum()), str(text[row]), row + 1
 
 
 def _row(codes: Int64[np.ndarray, " rows"], place: int) -> int:

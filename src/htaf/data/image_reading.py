@@ -7,11 +7,10 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,11 +34,7 @@ else:
 MOST_WORKERS = 1024  # processes that read images
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".avif", ".tif", ".tiff", ".ppm", ".pgm")
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "AVIF", "TIFF", "PPM")  # no reader that runs another program
-HEIC = "HEIC is not read: save it as JPEG, for example with heif-convert A.heic A.jpg"
-ARCHIVE = "an archive is not read: unzip it and give the folder"
-UNREAD = {HEIC: (".heic", ".heif", ".hif"), ARCHIVE: (".zip", ".7z", ".rar", ".tar", ".tgz")}
 MAX_PIXELS = 89_478_485  # PIL's own limit for a decompression bomb: 256 MiB in RGB
-LARGE = 2**28  # bytes of an image while it is decoded, from which one is decoded at a time
 LARGEST_FILE = 8 * MAX_PIXELS  # bytes: four channels of 16 bits, uncompressed
 STRIP = 100  # times its shorter edge: a longer image is a strip, which takes many times its bytes when it is enlarged
 ORIENTATION = 0x0112  # the EXIF tag
@@ -59,18 +54,6 @@ class Look:
 
     size: tuple[int, int] = (0, 0)
     problem: str = ""
-
-
-ALONE = Lock()  # of the image that is decoded alone
-
-
-def _renewed() -> None:
-    global ALONE
-    ALONE = Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renewed)  # the thread of the parent that holds it is not there
 
 
 def threads() -> int:
@@ -95,10 +78,10 @@ def look(path: Path, *, whole: bool = True) -> Look:
             width, height = image.size
             sideways = image.format != "TIFF" and image.getexif().get(ORIENTATION, 1) > 4  # TIFF is upright already
             if whole:
-                with _decoding(image, 8 * SMALL):
-                    _rgb(image)
+                image.draft(None, (8 * SMALL, 8 * SMALL))
+                _rgb(image)
     except Exception as error:  # PIL's readers raise nearly everything on damaged files
-        return Look(problem=_reason(error, path))
+        return Look(problem=_reason(error))
     return Look((width, height) if sideways else (height, width))
 
 
@@ -134,11 +117,12 @@ def decode(path: Path | bytes, channels: int, size: tuple[int, int], name: str =
     name = name if isinstance(path, bytes) else str(path)
     _expect_reader()
     try:
-        with _opened(path) as image, _decoding(image, 2 * max(size)):
+        with _opened(path) as image:
+            image.draft(None, (2 * max(size), 2 * max(size)))  # JPEG at 1/2 to 1/8 where both edges stay above this
             ImageOps.exif_transpose(image, in_place=True)
             return _fitted(_rgb(image), channels, size)
     except Exception as error:  # as in `look`
-        raise DataError(f"{name}: expected an image, got {_reason(error, path)}") from error
+        raise DataError(f"{name}: expected an image, got {_reason(error)}") from error
 
 
 def _fitted(plain: Image.Image, channels: int, size: tuple[int, int]) -> UInt8[np.ndarray, "c h w"]:
@@ -153,31 +137,6 @@ def _fitted(plain: Image.Image, channels: int, size: tuple[int, int]) -> UInt8[n
     left, top = (cover[0] - width) // 2, (cover[1] - height) // 2
     pixels = np.asarray(plain.crop((left, top, left + width, top + height)))
     return np.ascontiguousarray(pixels.reshape(height, width, channels).transpose(2, 0, 1))
-
-
-def read_files(
-    paths: Sequence[Path], channels: int, size: tuple[int, int], *, strict: bool = False
-) -> UInt8[Tensor, "b c h w"]:
-    """`decode` for each file, in threads.
-
-    Args:
-        paths: b files.
-        channels: 3 or 1.
-        size: (H, W) in pixels.
-        strict: raise for a damaged file; else it gives zeros and a warning.
-    Returns:
-        uint8 [b, C, H, W].
-    Raises:
-        DataError: a file is missing or the system refuses to read it; with `strict`, also a damaged one.
-    """
-    pixels, problems = read_each(paths, channels, size)
-    for error in problems:
-        if error is not None:
-            cause = error.__cause__
-            if strict or (isinstance(cause, OSError) and cause.errno is not None):
-                raise error
-            warnings.warn(f"{error}; zeros stand in for it", stacklevel=2)
-    return pixels
 
 
 def read_each(
@@ -253,36 +212,18 @@ def _opened(file: Path | bytes) -> Iterator[Image.Image]:
         yield image
 
 
-@contextmanager
-def _decoding(image: Image.Image, edge: int) -> Iterator[None]:
-    """Decode JPEG at 1/2 to 1/8 where both edges stay above `edge` pixels; large images are decoded one at a time."""
-    coefficients = 8 * image.width * image.height if image.info.get("progressive") else 0  # all of them, at any scale
-    image.draft(None, (edge, edge))
-    each = 20 if image.mode.startswith("I") else 12  # bytes a pixel: as it is, in RGB and between
-    large = each * (image.width * image.height + _tile(image)) + coefficients >= LARGE
-    with ALONE if large else nullcontext():
-        yield
-
-
 def _tile(image: Image.Image) -> int:
     """Return pixels of a tile of a TIFF, which may be larger than the image; 0 without tiles."""
     tags = getattr(image, "tag_v2", {})
     return tags.get(TILE_WIDTH, 0) * tags.get(TILE_LENGTH, 0)
 
 
-def _reason(error: Exception, file: Path | bytes) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return "more than memory holds"
-    if not isinstance(error, UnidentifiedImageError):
-        return (error.strerror if isinstance(error, OSError) else None) or first_line(error)
-    head = b""
-    with suppress(OSError), io.BytesIO(file) if isinstance(file, bytes) else file.open("rb") as stream:
-        head = stream.read(12)
-    if head.startswith(b"PK\3\4"):
-        return ARCHIVE
-    if head[4:12] in (b"ftypheic", b"ftypheix", b"ftyphevc", b"ftypmif1", b"ftypmsf1"):
-        return HEIC
-    return "a file of another kind"
+    if isinstance(error, UnidentifiedImageError):
+        return "a file of another kind"
+    return (error.strerror if isinstance(error, OSError) else None) or first_line(error)
 
 
 def _rgb(image: Image.Image) -> Image.Image:
@@ -300,13 +241,6 @@ def _rgb(image: Image.Image) -> Image.Image:
     elif image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     return image.convert("RGB")
-
-
-def advice(names: Sequence[str | Path]) -> str:
-    """Return what to do with files that are no images by their endings, behind a semicolon; "" where there is
-    nothing."""
-    endings = {os.path.splitext(name)[1].lower() for name in names}
-    return "".join(f"; {what}" for what, those in UNREAD.items() if not endings.isdisjoint(those))
 
 
 def in_folder(folder: Path) -> tuple[list[Path], list[Path]]:
@@ -336,9 +270,9 @@ def image_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
         if path.is_dir():
             inside, beside = in_folder(path)
             if not inside:
-                came = f"{len(beside):,} others, such as {beside[0].name}{advice(beside)}" if beside else "none"
+                came = f"{len(beside):,} others, such as {beside[0].name}" if beside else "none"
                 raise DataError(f"{path}: expected image files ({', '.join(SUFFIXES)}), got {came}")
             others += beside
         found += inside
     left_out = f"{counted(len(others), 'file')} without an ending of images left out, such as "
-    return found, [f"{left_out}{others[0]}{advice(others)}"] if others else []
+    return found, [f"{left_out}{others[0]}"] if others else []

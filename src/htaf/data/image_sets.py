@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
 from pickle import UnpicklingError
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from htaf._ground.errors import counted, installed, option, suggestion
 from htaf._ground.files import OutputError
-from htaf.data.image_reading import MAX_PIXELS, SUFFIXES, advice, in_folder, look_all
+from htaf.data.image_reading import MAX_PIXELS, SUFFIXES, in_folder, look_all
 from htaf.data.images import FilePart, Images, MemoryPart, Part, as_images, shuffled_by_class
 from htaf.data.reading import DataError, data_folders, listed
 
@@ -53,8 +52,7 @@ def expect_outside(out: Path, name: str, flag: str = "--data") -> None:
 
 def of_files(name: str | os.PathLike[str]) -> bool:
     """Return whether `load` reads image files for this name, so that it takes a size."""
-    known = SETS.get(os.fspath(name).lower())
-    return known is None or known.sized
+    return os.fspath(name).lower() not in {*SETS} - {"cub"}
 
 
 def load(
@@ -87,12 +85,13 @@ def load(
     known = given.lower()
     if size is not None and not of_files(known):
         raise DataError(f"{known}: leave size out, it is for sets of image files; these images are of one size")
+    if known == "digits":
+        return read_digits()
     if known in SETS:
-        folder = folder_of(known, data_dir) if SETS[known].folder else Path()
-        return SETS[known].read(folder, size)
+        folder = folder_of(known, data_dir)
+        return read_cub(folder, size) if known == "cub" else read_published(known, folder)
     if not given or not Path(given).is_dir():  # "" would be the working folder
-        came = f"a file{advice([given])}" if given and Path(given).exists() else "neither"
-        came = "a link that leads nowhere" if given and came == "neither" and Path(given).is_symlink() else came
+        came = "a file" if given and Path(given).exists() else "neither"
         near = suggestion(given, [*SETS])
         raise DataError(f"{given!r}: expected one of {listed([*SETS])} or a folder of images, got {came}{near}")
     return read_folder(Path(given), size)
@@ -283,9 +282,7 @@ def _listing(folder: Path, root: str, numbers: dict[str, int], notes: list[str])
         found += [(path.relative_to(folder).as_posix(), number) for path in images]
         others += [path.relative_to(folder).as_posix() for path in beside]
     if others:
-        notes.append(
-            f"{counted(len(others), 'file')} without an image's suffix not used: {listed(others, 3)}{advice(others)}"
-        )
+        notes.append(f"{counted(len(others), 'file')} without an image's suffix not used: {listed(others, 3)}")
     loose = sorted(path.name for path in (folder / root).iterdir() if path.suffix.lower() in SUFFIXES)
     if loose:
         notes.append(f"{counted(len(loose), 'image')} beside the folders of classes not used: {listed(loose, 3)}")
@@ -342,19 +339,14 @@ def read_cub(folder: Path, size: int | None = None) -> Images:
         DataError: missing files, or lists that contradict each other.
     """
     files, labels, split, named = (
-        {line[0]: line[1] for line in lines(folder / name, 2)}
+        entries(folder / name)
         for name in ("images.txt", "image_class_labels.txt", "train_test_split.txt", "classes.txt")
     )
-    for name, entries in (("image_class_labels.txt", labels), ("train_test_split.txt", split)):
-        if entries.keys() != files.keys():
-            raise DataError(
-                f"{folder / name}: expected the {len(files):,} images of images.txt, got {len(entries):,} entries, "
-                f"{len(entries.keys() & files.keys()):,} of them in images.txt"
-            )
-    unknown = sorted(set(labels.values()) - named.keys())
-    if unknown:
+    same = files.keys() == labels.keys() == split.keys()
+    if not same or not {*labels.values()} <= named.keys() or not {*split.values()} <= {"0", "1"}:
         raise DataError(
-            f"{folder / 'image_class_labels.txt'}: expected classes of classes.txt, got {listed(unknown, 5)}"
+            f"{folder}: expected lists of the same images, their classes and parts, as they are published, got others: "
+            "unpack the archive again"
         )
     notes: list[str] = []
     present = {number for number, name in named.items() if (folder / "images" / name).is_dir()} & set(labels.values())
@@ -366,14 +358,8 @@ def read_cub(folder: Path, size: int | None = None) -> Images:
     order = [number for number in named if number in present]
     parts: dict[str, Listing] = {"1": [], "0": []}
     for image, file in files.items():
-        if split[image] not in parts:
-            raise DataError(
-                f"{folder / 'train_test_split.txt'}: expected 0 or 1 for image {image}, got {split[image]!r}"
-            )
         if labels[image] in present:
             parts[split[image]].append((f"images/{file}", order.index(labels[image])))
-    for listing in parts.values():
-        _check_files(folder, listing)
     names = [named[number] for number in order]
     return images_from_files("cub", folder, names, parts["1"], parts["0"], size or 224, notes)
 
@@ -391,38 +377,13 @@ def read_digits() -> Images:
     )
 
 
-@dataclass(frozen=True)
-class ImageSet:
-    """A known set.
-
-    Attributes:
-        folder: its published name; "": bundled.
-        url: its public home.
-        sized: whether its images are files that are read at any size.
-        read: (folder, size in pixels or None) -> the set.
-    """
-
-    folder: str
-    url: str
-    sized: bool
-    read: Callable[[Path, int | None], Images]
-
-
 CIFAR = "https://www.cs.toronto.edu/~kriz"
-PUBLISHED = {
+SETS: dict[str, tuple[str, str]] = {  # name -> its published folder, and where it is published
     "cifar10": ("cifar-10-batches-py", f"{CIFAR}/cifar-10-python.tar.gz"),
     "cifar100": ("cifar-100-python", f"{CIFAR}/cifar-100-python.tar.gz"),
     "mnist": ("MNIST", "https://ossci-datasets.s3.amazonaws.com/mnist/"),
-}
-SETS: dict[str, ImageSet] = {
-    **{
-        name: ImageSet(folder, url, False, lambda folder, _, name=name: read_published(name, folder))
-        for name, (folder, url) in PUBLISHED.items()
-    },
-    "cub": ImageSet(
-        "CUB_200_2011", "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz", True, read_cub
-    ),
-    "digits": ImageSet("", "", False, lambda _folder, _size: read_digits()),
+    "cub": ("CUB_200_2011", "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz"),
+    "digits": ("", ""),  # bundled
 }
 
 
@@ -432,35 +393,29 @@ def folder_of(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path
     Raises:
         DataError: it is in neither.
     """
-    known = SETS[name]
+    published, url = SETS[name]
     roots = data_folders(data_dir)
     for root in roots:
-        for found in (root / known.folder, root):
-            if found.name == known.folder and found.is_dir():
+        for found in (root / published, root):
+            if found.name == published and found.is_dir():
                 return found
     looked = f" in {listed([str(root) for root in roots])}" if roots else ""
     raise DataError(
-        f"{name}: expected the folder {known.folder}, got none{looked}: download {known.url}, unpack it, and name the "
-        "folder that holds it in HTAF_DATA or --data-dir"
+        f"{name}: expected the folder {published}, got none{looked}: download {url}, unpack it, and name the folder "
+        "that holds it in HTAF_DATA or --data-dir"
     )
 
 
-def lines(path: Path, fields: int) -> list[list[str]]:
-    """Return the lines of a list, each with so many fields or more."""
+def entries(path: Path) -> dict[str, str]:
+    """Return the lines of a list: what follows the first field of each, by this field.
+
+    Raises:
+        DataError: no such file, an empty one, or a line of one field.
+    """
     if not path.is_file():
         raise DataError(f"{path}: expected this file of the set, got none")
-    rows = [line.split() for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    short = next((place for place, row in enumerate(rows) if len(row) < fields), None)
-    if short is not None:
-        raise DataError(f"{path}: expected {fields} fields in each line, got {' '.join(rows[short])!r}")
-    if not rows:
-        raise DataError(f"{path}: expected entries, got an empty file")
-    return rows
-
-
-def _check_files(folder: Path, listing: Listing) -> None:
-    missing = [file for file, _ in listing if not (folder / file).is_file()]
-    if missing:
-        raise DataError(
-            f"{folder}: expected all images of its lists, got {len(missing):,} missing: {listed(missing, 3)}"
-        )
+    text = path.read_text(encoding="utf-8", errors="replace")
+    rows = [line.split(maxsplit=1) for line in text.splitlines() if line.strip()]
+    if not rows or any(len(row) < 2 for row in rows):
+        raise DataError(f"{path}: expected lines of a number and a name, got {text[:40]!r}")
+    return {number: name.strip() for number, name in rows}

@@ -5,23 +5,26 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import warnings
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import numpy as np
 import torch
-from jaxtyping import Float32, Int64, UInt8
-from torch import Tensor
+from jaxtyping import Bool, Float32, Int64, UInt8
+from torch import Generator, Tensor
+from torch.nn.functional import pad
 from torch.utils.data import Dataset
 
 from htaf._ground.errors import expect_seed
 from htaf._ground.files import file_sha256
 from htaf._ground.names import Augment
 from htaf.data import stored
-from htaf.data.augment import augment, check_preset
-from htaf.data.image_reading import read_each, read_files, threads
+from htaf.data.image_reading import read_each, threads
 from htaf.data.notes import lists
 from htaf.data.order import random_order
 from htaf.data.reading import DataError, listed
@@ -30,6 +33,8 @@ FORMAT, VERSION = "htaf-images", 1
 KEYS = ("mean", "std", "size", "channels", "classes", "notes")
 SAMPLE = 2000  # files decoded for mean and deviation
 CHUNK = 1024  # images summed at a time
+PAD_SHARE = 8  # "crop-flip" pads by size // 8: 4 pixels at 32
+SHIFT_SHARE = 16  # "shift" moves by size // 16: 2 pixels at 32, 1 below
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,16 +97,23 @@ class FilePart:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def batch(self, rows: Int64[Tensor, " b"]) -> UInt8[Tensor, "b c h w"]:
+    def batch(self, rows: Int64[Tensor, " b"], *, strict: bool = False) -> UInt8[Tensor, "b c h w"]:
         """Return the images of these rows, decoded in as many threads as there are cores (one in a loader's worker).
 
         A file that no longer decodes, though it did at load, becomes an all-zero image with a warning, so that it
-        does not end a run hours in.
+        does not end a run hours in; with `strict` it is an error.
 
         Raises:
             DataError: a file is gone or the system refuses to read it.
         """
-        return read_files([self.folder / self.names[row] for row in rows.tolist()], self.channels, self.size)
+        paths = [self.folder / self.names[row] for row in rows.tolist()]
+        pixels, problems = read_each(paths, self.channels, self.size)
+        for error in filter(None, problems):
+            cause = error.__cause__
+            if strict or (isinstance(cause, OSError) and cause.errno is not None):
+                raise error
+            warnings.warn(f"{error}; zeros stand in for it", stacklevel=2)
+        return pixels
 
     def in_memory(self) -> MemoryPart:
         """Decode all images once, n * C * H * W bytes; batches of it equal those of this part.
@@ -109,8 +121,7 @@ class FilePart:
         Raises:
             DataError: a file is gone or damaged.
         """
-        paths = [self.folder / name for name in self.names]
-        return MemoryPart(read_files(paths, self.channels, self.size, strict=True), self.labels, self.names)
+        return MemoryPart(self.batch(torch.arange(len(self)), strict=True), self.labels, self.names)
 
     def fingerprint(self) -> str:
         """SHA-256 of relative names, sizes in bytes and labels, and of the size that images are brought to."""
@@ -157,56 +168,38 @@ def as_images(name: str, classes: tuple[str, ...], train: Part, test: Part, note
     return Images(name, classes, train, test, found, (*notes, *_about_equal_images(classes, train, test)))
 
 
-def _key(part: Part, row: int, *, whole: bool) -> int | bytes | str:
-    """Return what equal images share: the size of their files, or the content of these or the pixels as a whole."""
-    if isinstance(part, MemoryPart):
-        return hashlib.sha256(part.pixels[row].contiguous().numpy().data).digest()
-    file = part.folder / part.names[row]
-    return file_sha256(file) if whole else file.stat().st_size
-
-
-def _equal(train: Part, test: Part) -> list[list[int]]:
-    """Groups of equal images: rows of the training part, then those of the test part. Of files those of one size alone
-    are read."""
-    if type(train) is not type(test):  # pixels and files cannot be compared
-        return []
-    border = len(train)
-    groups = [[*range(border + len(test))]]
-    for whole in (False, True):
-        asked = [row for group in groups for row in group]
-        of = [(train, row) if row < border else (test, row - border) for row in asked]
-        with ThreadPoolExecutor(threads()) as pool:
-            ask = map if isinstance(train, MemoryPart) else pool.map  # threads wait for files
-            keys = iter([*ask(lambda one: _key(*one, whole=whole), of)])  # noqa: B023
-        apart: dict[tuple[int, int | bytes | str], list[int]] = {}
-        for number, group in enumerate(groups):
-            for row in group:
-                apart.setdefault((number, next(keys)), []).append(row)
-        groups = [group for group in apart.values() if len(group) > 1]
-    return groups
+def _keys(parts: Sequence[Part]) -> list[str]:
+    """Return for each image what equal images share: a hash of its pixels, or of its file. Of files those of one size
+    alone are read."""
+    pixels = (one for part in parts if isinstance(part, MemoryPart) for one in part.pixels)
+    hashes = [hashlib.sha256(one.contiguous().numpy().data).hexdigest() for one in pixels]
+    files = [part.folder / name for part in parts if isinstance(part, FilePart) for name in part.names]
+    sizes = [file.stat().st_size for file in files]
+    alone = {size for size, times in Counter(sizes).items() if times == 1}
+    with ThreadPoolExecutor(threads()) as pool:  # they wait for files
+        return [*hashes, *pool.map(lambda file, size: str(file) if size in alone else file_sha256(file), files, sizes)]
 
 
 def _about_equal_images(classes: Sequence[str], train: Part, test: Part) -> list[str]:
     """Notes on test images that the training part has too, and on equal images of several classes."""
-    groups, border = _equal(train, test), len(train)
-    labels = [*train.labels.tolist(), *test.labels.tolist()]
-
-    def named(row: int) -> str:
-        part, place = (train, row) if row < border else (test, row - border)
-        return f"{'train' if row < border else 'test'}/{place}" if part.names is None else part.names[place]
-
-    both = [(row, group[0]) for group in groups for row in group if row >= border > group[0]]
-    mixed = [group for group in groups if len({labels[row] for row in group}) > 1]
+    sides = (("train", train), ("test", test))
+    names = [name for side, p in sides for name in p.names or [f"{side}/{row}" for row in range(len(p))]]
+    labels, border = [*train.labels.tolist(), *test.labels.tolist()], len(train)
+    groups: dict[str, list[int]] = {}
+    for row, key in enumerate(_keys((train, test))):
+        groups.setdefault(key, []).append(row)
+    several = [group for group in groups.values() if len(group) > 1]
+    both = [f"{names[row]} = {names[group[0]]}" for group in several for row in group if row >= border > group[0]]
+    mixed = [group for group in several if len({labels[row] for row in group}) > 1]
     notes: list[str] = []
     if both:
-        each = listed([f"{named(row)} = {named(first)}" for row, first in both], 3)
         notes.append(
             f"{len(both):,} of {len(test):,} test images are in the training part too, so the figures of the test part "
-            f"are too good: {each}"
+            f"are too good: {listed(both, 3)}"
         )
     if mixed:
         twins = [(group[0], next(row for row in group if labels[row] != labels[group[0]])) for group in mixed]
-        each = [" = ".join(f"{named(row)} ({classes[labels[row]]})" for row in pair) for pair in twins]
+        each = [" = ".join(f"{names[row]} ({classes[labels[row]]})" for row in pair) for pair in twins]
         notes.append(f"{sum(map(len, mixed)):,} images are equal to one of another class: {listed(each, 3)}")
     return notes
 
@@ -258,12 +251,11 @@ def split(images: Images, *, train: int | float = 0, validation: int | float = 0
 
 def _share(what: str, amount: int | float, number: int, classes: int, rows: int) -> int:
     """Return how many rows of class `number` belong to an amount."""
-    if isinstance(amount, float) and not amount.is_integer():
-        if not 0 < amount < 1:
-            raise DataError(f"{what}_images: expected a whole number >= 0 or a fraction below 1, got {amount}")
-        return max(1, round(amount * rows))
-    if amount < 0 or (amount == 1.0 and isinstance(amount, float)):
+    fraction = isinstance(amount, float) and (amount == 1 or not amount.is_integer())
+    if not (0 < amount < 1 if fraction else amount >= 0):
         raise DataError(f"{what}_images: expected a whole number >= 0 or a fraction below 1, got {amount}")
+    if fraction:
+        return max(1, round(amount * rows))
     if 0 < amount < classes:
         raise DataError(f"{what}_images: expected at least {classes}, one for each class, got {amount}")
     return int(amount) // classes + (number < int(amount) % classes)
@@ -336,20 +328,9 @@ class ImagePreprocessor:
         constants = torch.tensor([scale, shift], dtype=torch.float32, device=pixels.device).view(2, 1, -1, 1, 1)
         return pixels.to(torch.float32).mul_(constants[0]).add_(constants[1])
 
-    def read(self, paths: Sequence[str | Path]) -> UInt8[Tensor, "b c h w"]:
-        """Image files of any kind and size, brought to colour and size as in training.
-
-        Args:
-            paths: b files.
-        Returns:
-            uint8 [b, C, H, W], for `normalise`.
-        Raises:
-            DataError: a file is missing or cannot be read as an image.
-        """
-        return read_files([Path(path) for path in paths], self.channels, self.size, strict=True)
-
     def read_each(self, paths: Sequence[str | Path | bytes]) -> tuple[UInt8[Tensor, "b c h w"], list[DataError | None]]:
-        """As `read`, with zeros for files that cannot be read, and for each file the error or None.
+        """Return image files of any kind and size, brought to colour and size as in training: uint8 [b, C, H, W], for
+        `normalise`, with zeros for files that cannot be read, and for each file the error or None.
 
         Bytes are the content of a file, of a kind in `image_reading.FORMATS`; their error begins with "image: ".
         """
@@ -409,6 +390,104 @@ def fit_preprocessor(images: Images, rows: Int64[Tensor, " rows"]) -> ImagePrepr
     return ImagePreprocessor(tuple(mean), tuple(std), part.size, part.channels, images.classes, tuple(notes))
 
 
+# ---- batches ----
+
+
+def augment(
+    preset: Augment,
+    images: UInt8[Tensor, "b c h w"],
+    key: int,
+    *,
+    rows: Int64[Tensor, " b"] | None = None,
+    epoch: int = 0,
+) -> UInt8[Tensor, "b c h w"]:
+    """Apply a preset, with every random draw a function of `key` (and of the number and size of the images).
+
+    "none": nothing. "crop-flip": zero padding by size // 8, a random window of the original size, mirrored left to
+    right with probability 1/2. "shift": moved by at most size // 16 (or 1), edges reflected. "shift-flip": this, and
+    mirrored in every other epoch, one half of the images in the even ones and the other half in the odd ones (Jordan
+    2024, arXiv:2404.00498). Each image has its own draws. The size is the shorter side.
+
+    Args:
+        preset: one of the names.
+        images: uint8 [b, C, H, W].
+        key: one for each batch, >= 0; the same key gives the same draws.
+        rows: which image each one is, for "shift-flip"; None: counted from 0.
+        epoch: how often the images were seen before, for "shift-flip".
+    Returns:
+        uint8 [b, C, H, W].
+    Raises:
+        ValueError: an unknown preset, or a negative key.
+    """
+    check_preset(preset)
+    generator = generator_of(key)
+    if preset == "none" or not len(images):
+        return images
+    height, width = images.shape[2:]
+    by_chance, shorter = preset == "crop-flip", min(height, width)
+    margin = shorter // PAD_SHARE if by_chance else min(max(1, shorter // SHIFT_SHARE), shorter - 1)
+    top, left = torch.randint(0, 2 * margin + 1, (2, len(images)), generator=generator, device="cpu")
+    if by_chance:
+        mirrored = torch.rand(len(images), generator=generator, device="cpu", dtype=torch.float64) < 0.5
+    else:
+        seen = torch.arange(len(images), device="cpu") if rows is None else rows
+        mirrored = _turns(seen, epoch) & (preset == "shift-flip")
+    how, kind = ("constant", torch.uint8) if by_chance else ("reflect", torch.float32)  # whole numbers do not reflect
+    padded = pad(images.to(kind), (margin,) * 4, mode=how).to(torch.uint8) if margin else images
+    return crop(padded, (height, width), top, left, mirrored)
+
+
+def check_preset(preset: str) -> None:
+    """Raise ValueError for an unknown preset."""
+    if preset not in get_args(Augment):
+        raise ValueError(f"augment: expected one of {', '.join(get_args(Augment))}, got {preset!r}")
+
+
+def generator_of(key: int) -> Generator:
+    """Return a generator for a key; keys that differ in one bit give unrelated draws.
+
+    Args:
+        key: a whole number >= 0, of any size.
+    """
+    if key < 0:
+        raise ValueError(f"key must be >= 0, got {key}")
+    seed = np.random.SeedSequence(key).generate_state(1, np.uint64)  # the generator itself wants a well mixed seed
+    return Generator("cpu").manual_seed(int(seed[0]) >> 1)
+
+
+def _turns(rows: Int64[Tensor, " b"], epoch: int) -> Bool[Tensor, " b"]:
+    """Return which images are mirrored in an epoch: one half of them in the even ones, the other half in the odd
+    ones."""
+    return ((rows.cpu() * 2654435761 >> 16) + epoch) % 2 == 1  # Knuth's multiplicative hash: halves of any order
+
+
+def crop(
+    images: UInt8[Tensor, "b c h w"],
+    size: tuple[int, int],
+    top: Int64[Tensor, " b"],
+    left: Int64[Tensor, " b"],
+    flip: Bool[Tensor, " b"],
+) -> UInt8[Tensor, "b c2 h2 w2"]:
+    """Cut given windows of the images, mirrored where `flip` says so.
+
+    Args:
+        images: uint8 [b, C, H, W].
+        size: height and width of a window.
+        top, left: int64 [b], where each window begins.
+        flip: bool [b].
+    Returns:
+        uint8 [b, C, *size].
+    """
+    count, channels = images.shape[:2]
+    height, width = size
+    columns = torch.arange(width, device=left.device)
+    columns = torch.where(flip[:, None], width - 1 - columns, columns) + left[:, None]
+    rows = torch.arange(height, device=top.device) + top[:, None]
+    places = rows[:, :, None] * images.shape[3] + columns[:, None, :]
+    index = places.view(count, 1, -1).expand(-1, channels, -1).to(images.device)
+    return images.reshape(count, channels, -1).gather(2, index).view(count, channels, height, width)
+
+
 @dataclass(frozen=True, eq=False)
 class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
     """Batches for a `DataLoader(dataset, batch_size=None, sampler=...)` whose sampler yields (rows, key).
@@ -416,7 +495,7 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
     Attributes:
         part: the images.
         preprocessor: fitted on the training rows.
-        augment: a preset of `htaf.data.augment`.
+        augment: a preset of `augment`.
     """
 
     part: Part

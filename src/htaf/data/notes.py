@@ -175,23 +175,6 @@ def _outside(note: Note) -> str:
     return f"{note.column} ({counted(note.count, 'row')}, {beyond} where training had {shown[2]} to {shown[3]})"
 
 
-def _encoded(note: Note) -> str:
-    """count: of categories. values: how many of them have an input of their own too, and how many have a mean."""
-    own, kept = counted(note.values[0], "most frequent one"), note.values[1]
-    more = f"; the {own} also as 0 or 1" if note.values[0] else ""
-    more += f"; only the {kept:,} most frequent, the others have the mean of all rows" if kept < note.count else ""
-    return (
-        f"column {note.column!r}: {note.count:,} categories, each replaced by the target's mean in it, closer to the "
-        f"mean of all rows where it has few{more}"
-    )
-
-
-def _codes(note: Note) -> str:
-    """values: each code with its rows."""
-    each = ", ".join(f"{code:g} ({counted(rows, 'training row')})" for code, rows in note.values)
-    return f"column {note.column!r}: one input for each of the codes {each}"
-
-
 def _mixed(note: Note) -> str:
     """count: of texts. values: how many values are no texts, what these are, and the first text."""
     known, what, first = note.values
@@ -199,13 +182,6 @@ def _mixed(note: Note) -> str:
     advice = "; correct them or leave them blank to have dates" if what == "date" else ""
     mixes = f"{counted(known, what)} with {texts} (first {first!r}, {row})"
     return f"column {note.column!r} mixes {mixes}: read as a category{advice}"
-
-
-def _encoding(note: Note) -> str:
-    """values: the encoding, an example, and whether it hardly is of this encoding."""
-    encoding, example, foreign = note.values
-    doubt = "this looks like another encoding" if foreign else "if that is not right"
-    return f"not UTF-8: read as {encoding}, as in {example!r}; {doubt}, save the file as UTF-8"
 
 
 def _few_to_choose_by(note: Note) -> str:
@@ -221,11 +197,6 @@ def _total_row(note: Note) -> str:
     """values: what it says, or nothing."""
     said = repr(note.values[0]) if note.values[0] else "the largest value is the sum of the others"
     return f"{_words(note)['row']} looks like a total of the others ({said}): delete it, else it counts as a row"
-
-
-def _row_number(note: Note) -> str:
-    leave_out = option(f"--exclude {note.column!r}", f"frame.drop(columns={note.column!r})")
-    return f"column {note.column!r} looks like a row number and is kept: {leave_out} if it is one"
 
 
 def _rows_in_time(note: Note) -> str:
@@ -288,20 +259,12 @@ def _never_predicted(note: Note) -> str:
 NUMBERS_AS_TEXT = "its values are numbers: pandas.to_numeric(..., errors='coerce') makes it a number column"
 
 
-def why_text(written: str, *names: str) -> str:
-    """Return why a text is not read as a number or a date, and how to write it.
-
-    names: the units of several such texts, or the name of its time zone.
-    """
-    if len(names) > 1:
-        return f"its numbers are in {listed(names, 5)}, such as {written!r}: write all in one unit"
-    if names:
-        return f"{written!r} names a time zone, {names[0]!r}: write its offset, as in 2012-01-31 13:00+01:00"
-    from htaf.data.numerals import has_decimal_comma  # needs numpy, which flags and help do not wait for
-
-    if has_decimal_comma(written):
-        return f"{written!r} has a decimal comma: read the file with decimal=',', or write numbers as 1234.5"
-    return f"{written!r} is no plain number or date; write numbers as 1234.5 and dates as 2012-01-31"
+def why_text(written: str) -> str:
+    """Return why a text is not read as a number or a date, and how to write it."""
+    return (
+        f"{written!r} is no plain number or date; write all in one unit, numbers as 1234.5 and dates as 2012-01-31, or "
+        "read the file with decimal=','"
+    )
 
 
 _NOT_TRUSTED = (
@@ -314,10 +277,10 @@ UNEXPECTED = frozenset(
      "far value", "classes alike", "never predicted", "few for a threshold"}
 )  # fmt: skip
 # how other rows are unlike those of training: `predict` of an estimator warns of it
-UNLIKE = frozenset({"ignored", "without", "none seen", "unseen", "outside"})
+UNLIKE = frozenset({"ignored", "without", "unseen", "outside"})
 SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # a file
-    "encoding": _encoding,
+    "encoding": "not UTF-8: read as {values[0]}, as in {values[1]!r}; if that is not right, save the file as UTF-8",
     "header of numbers": "the first line looks like data, but was taken for the column names: add a line of names if "
     "it is data",
     "decimal commas": "column {column!r}: decimal commas read as points",
@@ -347,11 +310,9 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "no group": "column {column!r}: {count:row} without a group, each its own",
     "dropped": "column {column!r} dropped: {values[0]}",
     "number as text": lambda note: f"column {note.column!r} is text: {why_text(*note.values)}",
-    "row number": _row_number,
     "total row": _total_row,
     "far value": "column {column!r}: {count:row} with {values[0]}, far from all others ({values[1]} to {values[2]}): "
     "leave it blank where it stands for a missing value",
-    "none seen": "WARNING: column {column!r}: none of {count:,} rows has a category of the training, {names}",
     "repeated": "{count:row} repeating an earlier row; a grouped split keeps them on one side",
     # its target
     "task": "task {values[0]} inferred: target {column!r} holds {values[1]}",
@@ -364,10 +325,6 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # what its training part says
     "dropped in training": "column {column!r} dropped: {values[0]} in the training part",
     "one category": "column {column!r}: one category each: {spellings}",
-    "encoded": _encoded,
-    "rare": "column {column!r}: {values[0]} categories with fewer than {values[1]} training rows are one input, "
-    "'other' ({count:row})",
-    "codes": _codes,
     # its parts, before a training
     "gives the target away": "WARNING: column {column!r} alone predicts the target {values[2]!r} almost perfectly "
     "({values[0]} {values[1]:.4g} on {count:,} training rows): exclude it unless it is known when you predict",
@@ -395,7 +352,6 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
 OF_COLUMNS: dict[str, tuple[str, str | Callable[[Note], str]]] = {
     "asked": ("no inputs, as asked", "{column!r} ({values[0]})"),
     "missing": ("missing values", "{count:,} in {column!r}"),
-    "missing in training": ("missing training values", "{count:,} in {column!r} ({values[0]})"),
     "median": ("missing values set to the training median", "{count:,} in {column!r} ({values[0]})"),
     "outside": ("values outside the range of training", _outside),
 }

@@ -1,217 +1,46 @@
-"""Columns of a table as numbers, dates or text: one rule for files and data frames."""
+"""A frame whose columns are numbers, dates or text, made once at the door: one rule for files and data frames."""
 
-import functools
-import math
 import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float64, Shaped
+from jaxtyping import Shaped
 
 from htaf._ground.errors import DataError as DataError
 from htaf._ground.errors import listed, option
-from htaf.data.notes import MOST_NAMED, Note
-from htaf.data.numerals import (
-    BLANKS,
-    DURATION,
-    SECONDS,
-    has_decimal_comma,
+from htaf.data.cells import (
+    TableError,
+    finite_numbers,
+    is_date,
+    is_number,
     is_padded,
+    is_text,
+    lost_digits,
     number_in,
+    to_number,
+    to_text,
     unit_of,
-    units_of,
 )
+from htaf.data.dates import MIXED_CATEGORIES, YEAR_FIRST, Dates, find, has_zone, native
+from htaf.data.notes import MOST_NAMED, Note
 
-if TYPE_CHECKING:
-    from htaf.data.dates import Dates
-
-NUMBER_BLANKS = BLANKS | {"none"}  # "None" is a common category, but never a number
 WORDS = 0.25  # share of texts among numbers from which a column is a category
 FEW = 1000  # columns of a frame that are taken out one by one
-MIXED_CATEGORIES = 20  # a column that mixes numbers and text is a category up to this many distinct values
+MAX_CLASSES = 10  # whole-number targets, and such in a unit, with more distinct values are regression
 
 _NO_NAME = re.compile(r"(Unnamed: \d+(\.\d+)?)?")  # as pandas writes it
-
-
-class TableError(DataError):
-    """A cell of a table that cannot be used; the message is made of these attributes when it is shown.
-
-    Attributes:
-        what: what was expected, and what came.
-        column, row: where; the row counts from 1.
-        table: in which table, where that is to be said.
-    """
-
-    def __init__(self, what: str, column: str, row: int, table: str = "") -> None:
-        super().__init__(what)
-        self.what, self.column, self.row, self.table = what, column, row, table
-
-    def __str__(self) -> str:
-        table = f"{self.table}, " if self.table else ""
-        return f"{table}column {self.column!r}, row {self.row}: {self.what}"
-
-    def __reduce__(self) -> Any:
-        return type(self), (self.what, self.column, self.row, self.table)
-
-
-def to_text(column: pd.Series, blanks: frozenset[str] = BLANKS) -> Shaped[np.ndarray, " rows"]:
-    """Return one column as stripped text, None where missing.
-
-    Whole numbers lose their ".0", so that a category 1 reads the same from an integer and a float column.
-
-    Args:
-        column: any dtype, [rows].
-        blanks: lower-case texts that count as missing.
-    Returns:
-        object [rows] of str or None.
-    """
-
-    def text(value: object) -> str | None:
-        if isinstance(value, float | np.floating) and float(value).is_integer():
-            value = int(value)
-        stripped = str(value).strip()
-        return None if stripped.lower() in blanks else stripped
-
-    if isinstance(column.dtype, pd.CategoricalDtype):  # each text once
-        texts = to_text(pd.Series(np.asarray(column.cat.categories, dtype=object)), blanks)
-        return np.append(texts, np.array([None]))[column.cat.codes.to_numpy()]
-    result = np.empty(len(column), dtype=object)
-    missing = column.isna().to_numpy(dtype=bool)
-    result[:] = [None if gone else text(value) for value, gone in zip(column, missing, strict=True)]
-    return result
-
-
-def to_number(column: pd.Series, unit: str = "") -> tuple[Float64[np.ndarray, " rows"], Bool[np.ndarray, " rows"]]:
-    """Return one column as numbers, and where it holds text that is no number.
-
-    Texts are read by `htaf.data.numerals.number_in`. Durations are in days. A text beyond float64, such as the code
-    8E467, is no number.
-
-    Args:
-        column: any dtype, [rows].
-        unit: as `htaf.data.numerals.unit_of` gives it, that texts may have.
-    Returns:
-        values float64 [rows], NaN where missing or wrong; wrong bool [rows].
-    Raises:
-        DataError: complex numbers.
-    """
-    if getattr(column.dtype, "kind", "") == "c":
-        raise DataError(f"column {str(column.name)!r}: expected real numbers, got complex ones")
-    if is_duration(column):
-        values = column.dt.total_seconds().to_numpy(dtype=np.float64, na_value=np.nan) / SECONDS
-        return values, np.zeros(len(values), dtype=bool)
-    if pd.api.types.is_numeric_dtype(column):
-        plain = column.dtype == np.float64  # the same memory
-        values = column.to_numpy() if plain else column.to_numpy(dtype=np.float64, na_value=np.nan)
-        return values, np.zeros(len(values), dtype=bool)
-    if isinstance(column.dtype, pd.CategoricalDtype):  # each text once
-        values, wrong = to_number(pd.Series(np.asarray(column.cat.categories, dtype=object)), unit)
-        codes = column.cat.codes.to_numpy()
-        return np.append(values, np.nan)[codes], np.append(wrong, False)[codes]
-    values, wrong = np.full(len(column), np.nan), np.zeros(len(column), dtype=bool)
-    for row, text in enumerate(to_text(column, NUMBER_BLANKS)):
-        if text is None:
-            continue
-        try:
-            number = float(text)
-        except ValueError:
-            found = number_in(text, unit)
-            wrong[row], values[row] = found is None, np.nan if found is None else found
-            continue
-        if "_" in text or (math.isinf(number) and "inf" not in text.lower()):  # float() reads 1_000, a table does not
-            wrong[row] = True
-        else:
-            values[row] = number
-    return values, wrong
-
-
-def finite_numbers(
-    column: pd.Series, name: str, where: str = "", table: str = "", unit: str = ""
-) -> Float64[np.ndarray, " rows"]:
-    """Return one column as numbers that are all finite; see `to_number`.
-
-    Args:
-        column: any dtype, [rows].
-        name, table: what messages call it and its table. where: what it is to them, as in "a number in the target".
-        unit: as of `to_number`.
-    Returns:
-        float64 [rows], NaN where missing.
-    Raises:
-        TableError: a text that is no number, or an infinite one.
-    """
-    values, wrong = to_number(column, unit)
-    for bad, wanted in (
-        (wrong, f"a number in {unit!r}" if unit else "a number"),
-        (np.isinf(values), "a finite number"),
-    ):
-        if bad.any():
-            row = int(np.argmax(bad))
-            came = str(column.iloc[row])
-            came = came if len(came) <= 40 else f"{came[:40]}..."
-            raise TableError(f"expected {wanted}{where}, got {came!r}{_how_to_write(came, unit)}", name, row + 1, table)
-    return values
-
-
-def _how_to_write(text: str, unit: str) -> str:
-    """Return what to do about a text that is no number, where it nearly is one; else empty."""
-    if has_decimal_comma(text.strip()):
-        point = text.strip().replace(".", "").replace(",", ".")
-        return f": write {point}" + option("", ", or read the file with decimal=','")
-    written, example = units_of([text.strip()]), unit.replace("#", "12")
-    if unit and written and written[0].casefold() == unit.replace("#", "").casefold():
-        return f" (did you mean {unit.replace('#', '')!r}? a unit keeps its case)"
-    return f": write it as in training, such as {example!r}" if unit and written else ""
-
-
-def lost_digits(column: pd.Series, values: Float64[np.ndarray, " rows"]) -> tuple[int, bool] | None:
-    """Return the first row (from 0) whose whole number float64 rounds, and whether different numbers become one by
-    that.
-
-    Args:
-        column: any dtype, [rows].
-        values: float64 [rows], the same as numbers, NaN where they are none.
-    Returns:
-        None where every whole number is kept, as all up to 2^53 are.
-    """
-    first, exact, rounded = None, set(), set()
-    for row in np.flatnonzero(np.isfinite(values) & (np.abs(values) >= 2**53)).tolist():
-        try:
-            number = int(str(column.iloc[row]).strip())
-        except ValueError:
-            continue  # 1e300 means the float
-        exact.add(number)
-        rounded.add(values[row])
-        if first is None and number != int(values[row]):
-            first = row
-    return None if first is None else (first, len(rounded) < len(exact))
-
-
-def is_text(column: pd.Series) -> bool:
-    """Return whether a column is a category by its dtype: text and truth values are; numbers, durations and dates are
-    not."""
-    return pd.api.types.is_bool_dtype(column) or not (_has_numbers(column) or is_date(column))
-
-
-def is_duration(column: pd.Series) -> bool:
-    """Return whether a column holds differences of times by its dtype, which `to_number` gives in days."""
-    return getattr(column.dtype, "kind", "") == "m"
-
-
-def is_date(column: pd.Series) -> bool:
-    """Return whether a column holds dates by its dtype: dates, times with or without a zone, and periods. Texts may be
-    dates too, see `htaf.data.dates.find`."""
-    return pd.api.types.is_datetime64_any_dtype(column) or isinstance(column.dtype, pd.PeriodDtype)
 
 
 def typed(
     frame: pd.DataFrame,
     *,
     target: str | None = None,
+    task: str | None = None,
     texts: Collection[str] = (),
     consume: bool = False,
     text_as_missing: bool = False,
@@ -227,7 +56,8 @@ def typed(
 
     Args:
         frame: any dtypes, [rows, columns].
-        target: a column in which dates are not looked for.
+        target: a column in which dates are not looked for, and units only for a regression: by `task`, or where it has
+            more than 10 distinct values.
         texts: columns that are text whatever their values are.
         consume: take the columns out of `frame`, so that none is held twice.
         text_as_missing: text among numbers, in less than a quarter of the values, is missing, with a note.
@@ -235,119 +65,120 @@ def typed(
         the typed frame with a fresh index, and the notes. `attrs["dates"]` has the order of each column of dates,
         `attrs["units"]` the unit of each column of numbers whose texts all have one.
     Raises:
-        DataError: infinite values; text in a column of numbers; dates of several forms; lists and the like.
+        DataError: infinite values; text in a column of numbers; dates of several forms; lists, durations and the like.
     """
-    from htaf.data.dates import among, find
-
     columns: dict[str, pd.Series] = {}
     notes: list[Note] = []
-    orders: dict[str, str] = {}
-    units: dict[str, str] = {}
+    found: dict[str, dict[str, str]] = {"dates": {}, "units": {}}
     rows = len(frame)
-    kept = {*texts}
     consume = consume and frame.shape[1] <= FEW  # taking one out takes time by the number of columns
     for name in list(frame.columns):
         column = frame.pop(name) if consume else frame[name]
-        _refuse_containers(str(name), column)
-        if (padded := _padded(column)) is not None:
-            columns[name] = pd.Series(to_text(column), dtype=object)
-            notes.append(Note("leading zeros", str(name), values=(padded,)))
-            continue
-        if name in kept:
-            columns[name] = pd.Series(to_text(column), dtype=object)
-            wrong = to_number(column)[1] if isinstance(column.dtype, pd.CategoricalDtype) else np.zeros(0)
-            if wrong.any() and (numbers := int(column.notna().sum() - wrong.sum())) > 0:
-                row = int(np.argmax(wrong))
-                values = (numbers, "number", columns[name].iloc[row])
-                notes.append(Note("mixed", str(name), int(wrong.sum()), values, row + 1))
-            continue
-        in_text = functools.cache(functools.partial(to_text, column))
-        dates = None if name == target or _has_numbers(column) else find(str(name), column, in_text)
-        if dates is not None:
-            columns[name], orders[str(name)] = pd.Series(dates.values), dates.order
-            if dates.zoned:
-                columns[name] = columns[name].dt.tz_localize("UTC")
-            notes.append(_about_dates(str(name), dates))
-            continue
-        values, wrong = to_number(column)
-        numbers = int(np.count_nonzero(~np.isnan(values)))
-        if not pd.api.types.is_bool_dtype(column) and not wrong.any():
-            columns[name] = pd.Series(finite_numbers(column, str(name)) if np.isinf(values).any() else values)
-            if is_duration(column):
-                units[str(name)] = DURATION
-                first = int(np.argmax(~np.isnan(values)))
-                notes.append(Note("unit", str(name), values=(DURATION, str(column.iloc[first]), float(values[first]))))
-            notes += _about_writing(str(name), column)
-            if lost := lost_digits(column, values):
-                notes.append(Note("rounded", str(name), values=(str(column.iloc[lost[0]]),), row=lost[0] + 1))
-            continue
-        text = in_text()
-        columns[name] = pd.Series(text, dtype=object)  # not pandas' own text type: None stays None
-        if not _has_numbers(column) and (unit := unit_of(pd.unique(text))) is not None:
-            if name == target:
-                continue  # whether these are classes says `htaf.data.targets.in_unit`
-            values, units[str(name)] = to_number(column, unit)[0], unit
-            columns[name] = pd.Series(values)
-            place = int(np.argmax(wrong))
-            notes.append(Note("unit", str(name), values=(unit, text[place], float(values[place]))))
-            continue
-        if numbers == 0 or pd.api.types.is_bool_dtype(column):
-            mixed = None if name == target or _has_numbers(column) else among(column, text)
-            if mixed is not None:
-                known, others, first, row = mixed
-                notes.append(Note("mixed", str(name), others, (known, "date", first), row))
-            continue
-        count, row = int(wrong.sum()), int(np.argmax(wrong)) + 1
-        if text_as_missing and name != target and count < WORDS * (numbers + count):
-            columns[name] = pd.Series(values)
-            texts_of = tuple(dict.fromkeys(text[wrong]))[:MOST_NAMED]
-            notes.append(Note("text as missing", str(name), count, texts_of, row))
-            continue
-        distinct = len({value for value in text if value is not None})
-        if count < WORDS * (numbers + count) and distinct > MIXED_CATEGORIES:
-            again = count == 1 and text[row - 1] == str(name)
-            line = f"delete the row if it is a line of {'names' if again else 'units'}; "
-            line = line if again or (count == 1 and row == 1) else ""
-            raise TableError(
-                f"expected a number as in {numbers:,} other rows, got {text[row - 1]!r} ({count:,} such rows); {line}"
-                "correct them, leave them blank, or say that they are missing "
-                f"({option('--text-as-missing', 'text_as_missing=True')})",
-                str(name),
-                row,
-            )
-        notes.append(Note("mixed", str(name), count, (numbers, "number", text[row - 1]), row))
+        if is_date(column) and name != target and name not in texts:
+            dates = Dates(YEAR_FIRST, native(column), False, "", float(has_zone(column)))
+            columns[name] = _of_dates(str(name), dates, found, notes)
+        elif is_text(column) or is_date(column) or name in texts:
+            _refuse_containers(str(name), column)
+            columns[name] = _of_texts(
+                str(name), column, found, notes, as_text=name in texts or pd.api.types.is_bool_dtype(column),
+                target=name == target, task=task, text_as_missing=text_as_missing,
+            )  # fmt: skip
+        else:
+            columns[name] = _of_numbers(str(name), column, to_number(column)[0], notes)
     made = pd.DataFrame(columns, index=pd.RangeIndex(rows), copy=not consume)
-    made.attrs["dates"], made.attrs["units"] = orders, units
+    made.attrs |= found
     return made, notes
 
 
-def _has_numbers(column: pd.Series) -> bool:
-    return pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column) or is_duration(column)
+def _of_numbers(name: str, column: pd.Series, values: np.ndarray, notes: list[Note]) -> pd.Series:
+    if np.isinf(values).any():
+        finite_numbers(column, name)  # says which row is not
+    if (lost := lost_digits(column, values)) is not None:
+        notes.append(Note("rounded", name, values=(str(column.iloc[lost]),), row=lost + 1))
+    return pd.Series(values)
 
 
-def _padded(column: pd.Series) -> str | None:
-    """Return the first code with a leading zero in a column of texts that are digits alone, see
-    `numerals.is_padded`."""
-    if _has_numbers(column) or is_date(column):
-        return None
-    texts = column.cat.categories if isinstance(column.dtype, pd.CategoricalDtype) else pd.unique(column.dropna())
-    return is_padded(to_text(pd.Series(texts, dtype=object), NUMBER_BLANKS))
+def _of_dates(name: str, dates: Dates, found: dict[str, dict[str, str]], notes: list[Note]) -> pd.Series:
+    """Return dates, with a note on how they are read; their order is found."""
+    known = dates.values[~np.isnat(dates.values)].astype("M8[D]")
+    first, last = (str(known.min()), str(known.max())) if len(known) else ("", "")
+    notes.append(Note("dates", name, values=(first, last, dates.example, dates.order, dates.zoned, dates.open)))
+    found["dates"][name] = dates.order
+    values: Any = pd.Series(dates.values)
+    return values.dt.tz_localize("UTC") if dates.zoned else values
 
 
-def _about_writing(name: str, column: pd.Series) -> list[Note]:
-    """Notes with the first number that is below 0 by brackets or a minus behind, and the first with thousands apart."""
-    if _has_numbers(column):
-        return []
-    values = column.cat.categories if isinstance(column.dtype, pd.CategoricalDtype) else column
-    found: dict[bool, Note] = {}
-    for text in (value.strip() for value in values if isinstance(value, str) and not is_number(value)):
-        if text and (value := number_in(text)) is not None:
-            below = text[0] == "(" or text[-1] == "-"
-            found.setdefault(below, Note("read as", name, values=(text, f"{value:.15g}")))
-    return [found[below] for below in sorted(found, reverse=True)]
+def _of_texts(
+    name: str,
+    column: pd.Series,
+    found: dict[str, dict[str, str]],
+    notes: list[Note],
+    *,
+    as_text: bool,
+    target: bool,
+    task: str | None,
+    text_as_missing: bool,
+) -> pd.Series:
+    """Return what a column of texts is, as `typed` says; each text is looked at once."""
+    text = to_text(column)
+    codes, known = pd.factorize(text)  # missing: -1
+
+    def of_rows(values: Shaped[np.ndarray, " texts"]) -> pd.Series:
+        return pd.Series(np.append(values, np.nan)[codes])
+
+    def row(place: int) -> int:
+        return int(np.argmax(codes == place)) + 1
+
+    if (padded := is_padded(known)) is not None:
+        notes.append(Note("leading zeros", name, values=(padded,)))
+        as_text = True
+    if as_text:
+        return pd.Series(text, dtype=object)
+    dates = None if target else find(name, codes, known)
+    if isinstance(dates, Dates):
+        return _of_dates(name, dates, found, notes)
+    values, wrong = to_number(pd.Series(known, dtype=object))
+    if not wrong.any():
+        notes += _about_writing(name, known)
+        return _of_numbers(name, column, of_rows(values).to_numpy(), notes)
+    of_unit = not target or task == "regression" or (task is None and len(known) > MAX_CLASSES)
+    if of_unit and (unit := unit_of(known)) is not None:
+        values, found["units"][name] = to_number(pd.Series(known, dtype=object), unit)[0], unit
+        notes.append(Note("unit", name, values=(unit, known[0], float(values[0]))))
+        return of_rows(values)
+    numbers, count = (int(np.isin(codes, np.flatnonzero(of)).sum()) for of in (~np.isnan(values), wrong))
+    first = int(np.argmax(wrong))
+    few = numbers > 0 and count < WORDS * (numbers + count)
+    if few and text_as_missing and not target:
+        notes.append(Note("text as missing", name, count, tuple(known[wrong][:MOST_NAMED]), row(first)))
+        return of_rows(values)
+    if few and len(known) > MIXED_CATEGORIES:
+        raise TableError(
+            f"expected a number as in {numbers:,} other rows, got {known[first]!r} ({count:,} such rows); "
+            "delete the row if it is a line of names or units, correct them, leave them blank, or say that they are "
+            f"missing ({option('--text-as-missing', 'text_as_missing=True')})",
+            name,
+            row(first),
+        )
+    if numbers:
+        notes.append(Note("mixed", name, count, (numbers, "number", known[first]), row(first)))
+    elif dates is not None:
+        notes.append(dates)
+    return pd.Series(text, dtype=object)  # not pandas' own text type: None stays None
+
+
+def _about_writing(name: str, texts: Shaped[np.ndarray, " texts"]) -> list[Note]:
+    """Return a note on the first number that is written as people do, such as (5), 5- or 1,352."""
+    for text in texts:
+        if not is_number(text) and (value := number_in(text)) is not None:
+            return [Note("read as", name, values=(text, f"{value:.15g}"))]
+    return []
 
 
 def _refuse_containers(name: str, column: pd.Series) -> None:
+    if getattr(column.dtype, "kind", "") == "m":
+        hint = option("", f": frame[{name!r}].dt.total_seconds() makes numbers of them")
+        raise DataError(f"column {name!r}: expected numbers, text or dates, got durations{hint}")
     if column.dtype != object:
         return
     for row, value in enumerate(column):
@@ -358,12 +189,6 @@ def _refuse_containers(name: str, column: pd.Series) -> None:
                 name,
                 row + 1,
             )
-
-
-def _about_dates(name: str, dates: "Dates") -> Note:
-    known = dates.values[~np.isnat(dates.values)].astype("M8[D]")
-    first, last = (str(known.min()), str(known.max())) if len(known) else ("", "")
-    return Note("dates", name, values=(first, last, dates.example, dates.order, dates.zoned, dates.open))
 
 
 def check_names(where: str, names: Sequence[str]) -> tuple[list[bool], list[Note]]:
@@ -474,12 +299,3 @@ def data_folders(data_dir: str | os.PathLike[str] | None) -> list[Path]:
     if data_dir is not None and not Path(data_dir).is_dir():
         raise DataError(f"data_dir: expected a folder, got {os.fspath(data_dir)!r}")
     return [Path(folder) for folder in (data_dir, os.environ.get("HTAF_DATA")) if folder]
-
-
-def is_number(text: str) -> bool:
-    """Return whether Python reads this text as a number."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -6,11 +6,9 @@ from dataclasses import fields
 from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from htaf._ground.errors import listed
 from htaf.data.reading import DataError
 
 Kept = TypeVar("Kept")
-WORDS = {float: "a finite number", int: "a whole number", str: "a text", bool: "true or false"}
 
 
 def entries(data: Any, where: str, keys: Sequence[str]) -> dict[str, Any]:
@@ -77,14 +75,5 @@ def value(kind: Any, given: Any, where: str) -> Any:
         return given
     if kind in (int, str, bool) and type(given) is kind:
         return given
-    raise DataError(f"{where}: expected {_said(kind)}, got {given!r:.80}")
-
-
-def _said(kind: Any) -> str:
-    """Return what a type takes, in words."""
-    of, parts = get_origin(kind), get_args(kind)
-    if of is Literal:
-        return f"one of {listed(parts)}"
-    if of is tuple:
-        return "a list" if parts[-1] is ... else f"a list of {len(parts)}"
-    return "an object" if of is dict else WORDS[kind]
+    wanted = kind if of else f"a finite {kind.__name__}" if kind is float else kind.__name__
+    raise DataError(f"{where}: expected {wanted}, got {given!r:.80}")

@@ -19,17 +19,15 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float64
 
-from htaf._ground.errors import TooLargeError, expect_memory, first_line, listed, suggestion
+from htaf._ground.errors import TooLargeError, expect_memory, first_line, suggestion
 from htaf._ground.files import regular
+from htaf.data.cells import DOTS, NUMBER_BLANKS, ONLY_COMMA, ONLY_POINT, WITH_COMMA, Separators, is_number
 from htaf.data.notes import Note
-from htaf.data.numerals import DOTS, ONLY_COMMA, ONLY_POINT, WITH_COMMA, Separators
 from htaf.data.reading import (
-    NUMBER_BLANKS,
     WORDS,
     DataError,
     TableError,
     check_names,
-    is_number,
     named,
     refuse_nameless,
     with_names,
@@ -42,11 +40,8 @@ PIECE, WIDE = 4 * 2**20, 4096  # bytes of text that are held at a time; of each 
 ROWS = 65_536  # of a piece of a Parquet file
 Numbers = Callable[[str], bool]
 
-_SEP_LINE = re.compile(r'\ufeff?"?sep=(.*?)"?\s*', re.IGNORECASE)
 _QUOTED_COMMA = re.compile(rb'"[^"\r\n]{0,20}\d,\d[^"\r\n]{0,20}"')
 _BEYOND = re.compile(rb"[^,;\t\r\n\"]{0,30}[\x80-\xff]{1,30}[^,;\t\r\n\"]{0,30}")
-# two letters beyond ASCII side by side, or one that is a sign between letters in Windows-1252: not of Western Europe
-_FOREIGN = re.compile(rb"[\x80-\xff]{2}|[a-z][\xb3\xb9\xbf][a-z]|\xa3[a-z]")
 _PADDED = r"^0\d+$"
 _DAMAGED = (OSError, EOFError, zlib.error, UnicodeError)
 
@@ -60,7 +55,7 @@ def read_frame(
 ) -> tuple[pd.DataFrame, list[Note]]:
     """The raw rows of a CSV, TSV or Parquet file, with notes on what was handled.
 
-    The separator (comma, semicolon or tab) is the one that splits most lines as it splits the header.
+    The separator (comma, semicolon, tab or bar) is the one that splits most lines alike.
     Text is UTF-8 with or without a byte-order mark, UTF-16 with one, else Windows-1252 or, where it has bytes that this
     does not know, Latin-1, with a note. A file has one format of numbers: where one has a decimal comma, all have.
     Columns without a name (a saved index, a trailing separator) are left out with a note, names that come again are
@@ -117,9 +112,8 @@ def read_pieces(
     text = _Text.opened(path, label or str(path), None, numbers, separators)
     notes, said = text.notes, 0
     for piece in text.pieces():
-        columns = {name: _column(array, name, numbers) for name, array in piece.items()}
         notes = [*notes, *text.left_out(said)]
-        yield pd.DataFrame({name: _series([made]) for name, made in columns.items()}, copy=False), notes
+        yield _frame({name: [array] for name, array in piece.items()}, numbers), notes
         notes, said = [], text.empty
 
 
@@ -188,19 +182,13 @@ class _Text:
             raise DataError(f"{label}: cannot be read: {first_line(error)}") from error
         if not head.strip():
             raise DataError(f"{label}: expected a table, got an empty file")
-        separator, header, skipped = separator_of(label, head), names, 0
+        separator, header, skipped = separator_of(head), names, 0
         if header is None:
             rows = csv.reader(io.StringIO(head, newline=""), delimiter=separator)
             header = next((row for row in rows if any(name.strip() for name in row)), None)
             if header is None:
                 raise DataError(f"{label}: expected a table, got blank lines only")
-            skipped, title = rows.line_num, [name for name in header if name.strip()]
-            line, names = _looks_like_names(head) or (0, [])
-            if line > skipped and header[0].strip() and len(title) * 2 <= len(names):  # no saved index
-                raise DataError(
-                    f"{label}: expected the column names in line {skipped}, got {listed(title)}: line {line} looks "
-                    f"like them ({listed(names, 5)}), delete the lines above it"
-                )
+            skipped = rows.line_num
             if sum(map(is_number, header)) * 2 > len(header):  # perhaps the first row
                 notes.append(Note("header of numbers"))
             else:
@@ -256,6 +244,8 @@ class _Text:
             said = first_line(error)
             if "straddl" in said:
                 said = f"expected lines of less than {size:,} characters, got a longer one or an open quote"
+            elif "Expected" in said:
+                said += "; correct the row, or delete the lines above the column names"
             raise DataError(f"{self.label}: cannot be read: {said}") from None
         except _DAMAGED as error:
             raise DataError(f"{self.label}: cannot be read: {first_line(error)}") from error
@@ -268,33 +258,20 @@ class _Text:
         return [Note("empty rows", count=self.empty - before)] * (self.empty > before)
 
     def whole(self, numbers: Numbers | None) -> pd.DataFrame:
-        """All rows; see `read_frame`. Read again where a text comes below rows of numbers."""
+        """All rows; see `read_frame`."""
         from pyarrow import default_memory_pool
 
-        texts: set[str] = set()
-
-        def may_be_numbers(name: str) -> bool:
-            return numbers is not None and name not in texts and numbers(name)
-
-        while True:
-            columns: dict[str, list[Any]] = {}
-            held, late = 0, False
-            for piece in self.pieces():
-                for name, array in piece.items():
-                    made = _column(array, name, may_be_numbers)
-                    if may_be_numbers(name) and not isinstance(made, np.ndarray):
-                        texts.add(name)
-                        late |= name in columns  # as numbers
-                    columns.setdefault(name, []).append(made)
-                    held += made.nbytes
-                expect_memory(held, f"{self.label}: a table of {held / 1e9:,.1f} GB or more", "take some of the rows")
-                if late:
-                    break
-            if not late:
-                break
-        default_memory_pool().release_unused()
+        columns: dict[str, list[Any]] = {}
+        held = 0
+        for piece in self.pieces():
+            for name, array in piece.items():
+                columns.setdefault(name, []).append(array)
+                held += array.nbytes
+            expect_memory(held, f"{self.label}: a table of {held / 1e9:,.1f} GB or more", "take some of the rows")
         self.notes += self.left_out(0)
-        return pd.DataFrame({name: _series(columns.pop(name)) for name in [*columns]}, copy=False)
+        frame = _frame(columns, numbers)
+        default_memory_pool().release_unused()
+        return frame
 
     def _points(self, place: int, array: Any) -> Any:
         """Texts with decimal points in place of commas, where the column has such."""
@@ -314,22 +291,22 @@ def _with_points(array: Any) -> Any:
     return compute.if_else(compute.match_substring_regex(_present(array), WITH_COMMA), with_points, array)
 
 
-def _column(array: Any, name: str, numbers: Numbers | None) -> Any:
-    """An Arrow array of text as float64 where it may be and is plainly numbers, else each text once."""
-    values = plain_numbers(array) if numbers is not None and numbers(name) else None
-    return array.dictionary_encode() if values is None else values
-
-
-def _series(pieces: list[Any]) -> pd.Series:
-    """The pieces of a column below each other; those of texts are an Arrow array of each text once."""
-    if isinstance(pieces[0], np.ndarray):
-        return pd.Series(pieces[0] if len(pieces) == 1 else np.concatenate(pieces), copy=False)
+def _frame(columns: dict[str, list[Any]], numbers: Numbers | None) -> pd.DataFrame:
+    """A frame of Arrow arrays of text, which are taken out: a column is float64 where it may be and is plainly numbers,
+    else a category, which has each text once."""
     import pyarrow as pa
 
-    texts = pa.chunked_array(pieces).unify_dictionaries()
-    known = pd.Index(texts.chunk(0).dictionary.to_numpy(zero_copy_only=False), dtype=object)
-    codes = np.concatenate([chunk.indices.to_numpy() for chunk in texts.chunks])
-    return pd.Series(pd.Categorical.from_codes(codes, dtype=pd.CategoricalDtype(known)), copy=False)
+    made: dict[str, pd.Series] = {}
+    for name in [*columns]:
+        column = pa.chunked_array(columns.pop(name))
+        values: Any = plain_numbers(column) if numbers is not None and numbers(name) else None
+        if values is None:
+            texts = column.dictionary_encode().unify_dictionaries()
+            known = pd.Index(texts.chunk(0).dictionary.to_numpy(zero_copy_only=False), dtype=object)
+            codes = np.concatenate([chunk.indices.to_numpy() for chunk in texts.chunks])
+            values = pd.Categorical.from_codes(codes, dtype=pd.CategoricalDtype(known))
+        made[name] = pd.Series(values, copy=False)
+    return pd.DataFrame(made, copy=False)
 
 
 def plain_numbers(column: Any) -> Float64[np.ndarray, " rows"] | None:
@@ -431,19 +408,6 @@ def _about_dots(kind: str, name: str, text: str) -> Note:
     return Note(kind, name, values=(text, text.replace(".", "")))
 
 
-def _looks_like_names(head: str) -> tuple[int, list[str]] | None:
-    """The first line that some separator cuts into as many fields as most lines, and that could be column names."""
-    for separator in ",;\t":
-        rows = csv.reader(io.StringIO(head[:100_000], newline=""), delimiter=separator)
-        lines = [(rows.line_num, [field.strip() for field in row]) for row, _ in zip(rows, range(50), strict=False)]
-        width = Counter(len(row) for _, row in lines if any(row)).most_common(1)
-        for line, row in lines:
-            distinct = len({*row} - {""}) == len(row) and not any(map(is_number, row))
-            if width and len(row) == width[0][0] > 1 and distinct:
-                return line, row
-    return None
-
-
 def _numbered(names: Sequence[str], notes: list[Note]) -> list[str]:
     """Names of which one that comes again has a number, as pandas gives it."""
     made, names = list[str](), [name.strip() for name in names]
@@ -476,12 +440,10 @@ def _encoding(path: Path, label: str) -> tuple[str, list[Note], bool]:
         if block.startswith((b"\xff\xfe", b"\xfe\xff")):
             return "utf-16", [], True
         known = windows = True
-        commas, first, runs = False, b"", Counter[bool]()
+        commas, beyond = False, b""
         while block:
             commas = commas or _QUOTED_COMMA.search(block) is not None
-            for run in _BEYOND.finditer(block) if sum(runs.values()) < 1000 else ():
-                first = first or run[0]
-                runs[_FOREIGN.search(run[0]) is not None] += 1
+            beyond = beyond or b"".join(match[0] for match in [_BEYOND.search(block)] if match)
             if b"\0" in block:
                 raise DataError(f"{label}: expected text, got a binary file")
             try:
@@ -498,20 +460,15 @@ def _encoding(path: Path, label: str) -> tuple[str, list[Note], bool]:
     if known:
         return "utf-8-sig", [], commas
     encoding, kind = ("cp1252", "Windows-1252") if windows else ("latin-1", "Latin-1")
-    foreign = runs[True] * 2 > runs[False]
-    return encoding, [Note("encoding", values=(kind, first.decode(encoding).strip(), foreign))], commas
+    return encoding, [Note("encoding", values=(kind, beyond.decode(encoding).strip()))], commas
 
 
 def check_path(path: Path) -> None:
     """Raises DataError unless this is a file that may hold a table."""
     if path.is_dir():
-        inside = sorted(entry.name for entry in path.iterdir() if entry.name.lower().endswith(SUFFIXES))
-        raise DataError(f"{path}: expected a file, got a folder; tables in it: {listed(inside) or 'none'}")
+        raise DataError(f"{path}: expected a file, got a folder")
     if not path.exists():
-        if path.is_symlink():
-            raise DataError(f"{path}: expected a file, got a link that leads to none")
-        folder = path.parent
-        beside = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+        beside = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else []
         raise DataError(f"{path}: no such file{suggestion(path.name, beside)}")
     try:
         regular(path)
@@ -522,30 +479,14 @@ def check_path(path: Path) -> None:
         raise DataError(f"{path}: expected a file ending in {', '.join(SUFFIXES)}, got {path.suffix or 'none'}{excel}")
 
 
-def separator_of(label: str, text: str) -> str:
-    """The separator whose column count in the header is kept by most of the first lines, comma if none.
-
-    Raises:
-        DataError: a line that tells Excel of the separator, or columns that something else separates.
-    """
+def separator_of(text: str) -> str:
+    """The separator that cuts most of the first lines into as many fields, comma if none."""
     lines = [line for line in text[:100_000].splitlines()[:50] if line.strip()]
-    if lines and _SEP_LINE.fullmatch(lines[0]):
-        raise DataError(
-            f"{label}: expected the column names, got {lines[0].strip()!r}, which is for Excel: delete this line"
-        )
     best, best_score = ",", (0.0, 0)
-    for separator in ",;\t":
+    for separator in ",;\t|":
         counts = [len(row) for row in csv.reader(lines, delimiter=separator)]
-        if counts and counts[0] > 1:
-            score = (sum(count == counts[0] for count in counts) / len(counts), counts[0])
+        width, times = Counter(counts).most_common(1)[0] if counts else (1, 0)
+        if width > 1:
+            score = (times / len(counts), width)
             best, best_score = (separator, score) if score > best_score else (best, best_score)
-    if best_score > (0.0, 0):
-        return best
-    for what, fields in (("'|'", [line.split("|") for line in lines]), ("blanks", [line.split() for line in lines])):
-        alike = len({len(row) for row in fields}) == 1 and len(lines) > 1 and len(fields[0]) > 1
-        if alike and all(any(map(is_number, row)) for row in fields[1:]):
-            raise DataError(
-                f"{label}: expected columns separated by commas, semicolons or tabs, got {what}: write a comma in "
-                "place of each"
-            )
     return best

@@ -15,31 +15,15 @@ import pandas as pd
 from jaxtyping import Bool, Float64, Int64, Shaped
 
 from htaf._ground.errors import counted, expect_seed, listed, option, suggestion
-from htaf.data.columns import (
-    Target,
-    numbers_as_text,
-)
+from htaf.data.cells import TableError, is_date, is_text, to_number, to_text
 from htaf.data.dates import native
 from htaf.data.named import NAMED, lookup, read_named
 from htaf.data.notes import NUMBERS_AS_TEXT, Note, told
 from htaf.data.order import random_order, random_words
-from htaf.data.preprocess import Preprocessor
-from htaf.data.reading import (
-    DataError,
-    Frame,
-    TableError,
-    data_folders,
-    is_date,
-    is_text,
-    named,
-    to_number,
-    to_text,
-    typed,
-    with_names,
-    without_names,
-)
+from htaf.data.preprocess import Preprocessor, Target, numbers_as_text
+from htaf.data.reading import DataError, Frame, data_folders, named, typed, with_names, without_names
 from htaf.data.table_files import SUFFIXES, Numbers, read_frame
-from htaf.data.targets import Task, amounts, amounts_of_rows, class_codes, in_unit, infer_target
+from htaf.data.targets import Task, amounts, amounts_of_rows, class_codes, infer_target
 
 FRAME = "frame"  # the name of a data frame, which has none
 MIN_ROWS = 20  # gives 14, 2 and 4 rows; a validation error over fewer says nothing
@@ -186,8 +170,7 @@ def load(
     """Load a named set, or any CSV, TSV or Parquet file with a target column.
 
     Named sets (`htaf.data.named.NAMED`) are looked for in `data_dir`, then in the folder that the environment variable
-    HTAF_DATA names (each also under `tabular/`), then on OpenML; the row count is checked. In churn "Yes" is class 1,
-    in fico "Bad" is class 1.
+    HTAF_DATA names (each also under `tabular/`). In churn "Yes" is class 1, in fico "Bad" is class 1.
 
     A file is looked for in the working folder, then in `data_dir`, then in the folder that HTAF_DATA names. Of its
     columns, text and truth values make a classification target; whole numbers with at most 10 distinct values do too;
@@ -296,7 +279,7 @@ def from_frame(
 ) -> Table:
     """Make a table from a data frame as `load` does from a file, but take the kind of a column from its dtype.
 
-    Numbers are numbers, nullable ones too; durations are numbers of days. Categories are categories, and so is text
+    Numbers are numbers, nullable ones too; durations are refused. Categories are categories, and so is text
     that a reader of files would have made numbers. Other texts are what they are in a file, such as numbers with "?"
     for a missing one, or words among numbers. Any number of rows will do.
 
@@ -516,7 +499,7 @@ def _table(
     # before rows go, so that errors count the file's rows
     separators = raw.attrs.get("separators", "")
     table, typing_notes = typed(  # rows are not held twice
-        raw, target=target, texts=texts, consume=True, text_as_missing=text_as_missing
+        raw, target=target, task=task, texts=texts, consume=True, text_as_missing=text_as_missing
     )
     typing_notes += _totals(table)
     present = table[target].notna().to_numpy()
@@ -540,9 +523,7 @@ def _table(
     beside = beside.loc[present].reset_index(drop=True)
     if gone:
         table = table.loc[present].reset_index(drop=True)
-    of_target, unit = (table[target], "") if known else in_unit(table[target], task, notes)
-    if unit:
-        raw_target, units[target] = of_target, unit
+    of_target = table[target]
     features = table.drop(columns=target)
     del table
     notes += typing_notes
@@ -627,8 +608,8 @@ def _drop_useless(features: pd.DataFrame, notes: list[Note]) -> pd.DataFrame:
     for name, column in ((str(name), column) for name, column in features.items()):
         distinct, present = column.nunique(), int(column.notna().sum())
         written = numbers_as_text(column) if distinct > 2 and is_text(column) else None
-        if written and written[0]:
-            notes.append(Note("number as text", name, values=written))
+        if written:
+            notes.append(Note("number as text", name, values=(written,)))
         if distinct + (present < len(column)) <= 1 or distinct == 0:
             why = "one value in every row" if present else "all values are missing"
             notes.append(Note("dropped", name, values=(why,)))
@@ -637,12 +618,10 @@ def _drop_useless(features: pd.DataFrame, notes: list[Note]) -> pd.DataFrame:
             notes += _far_value(name, column)
         elif is_text(column) and distinct >= ID_LIKE * present and distinct > 2:
             why = f"text with {distinct:,} distinct values in {counted(present, 'row')}"
-            notes.append(Note("dropped", name, values=(f"{why}; {NUMBERS_AS_TEXT}" if written == ("",) else why,)))
+            notes.append(Note("dropped", name, values=(f"{why}; {NUMBERS_AS_TEXT}" if written == "" else why,)))
         else:
             kept.append(name)
             notes += [] if is_text(column) else _far_value(name, column)
-            if not is_text(column) and distinct == len(column) and _numbers_rows(column):
-                notes.append(Note("row number", name))
     return features[kept]
 
 
@@ -686,18 +665,6 @@ def _far_value(name: str, column: pd.Series) -> list[Note]:
             shown = (str(one)[:10] if dates else f"{one:g}" for one in (value, rest[0], rest[-1]))
             return [Note("far value", name, int(count), tuple(shown))]
     return []
-
-
-def _numbers_rows(column: pd.Series) -> bool:
-    """Return whether numbers that are all different may be those of rows: whole ones without gaps; of 20 rows or more
-    also with gaps, where at most every other one is missing or they ascend from row to row."""
-    values = column.to_numpy()
-    if (values % 1 != 0).any():
-        return False
-    span = values.max() - values.min() + 1
-    return bool(
-        span == len(values) or (len(values) >= MIN_ROWS and (span <= 2 * len(values) or (np.diff(values) > 0).all()))
-    )
 
 
 def _fingerprint(

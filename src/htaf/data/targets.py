@@ -8,23 +8,22 @@ import pandas as pd
 from jaxtyping import Bool, Float64
 
 from htaf._ground.errors import listed
-from htaf.data.columns import Target, numbers_as_text, one_spelling, spelled
-from htaf.data.notes import NUMBERS_AS_TEXT, Note, why_text
-from htaf.data.numerals import BLANKS, parts_of, unit_of
-from htaf.data.reading import (
+from htaf.data.cells import (
+    BLANKS,
     NUMBER_BLANKS,
-    WORDS,
-    DataError,
     TableError,
     finite_numbers,
     is_text,
     lost_digits,
+    parts_of,
     to_number,
     to_text,
 )
+from htaf.data.notes import NUMBERS_AS_TEXT, Note, why_text
+from htaf.data.preprocess import Target, numbers_as_text, one_spelling, spelled
+from htaf.data.reading import MAX_CLASSES, DataError
 
 Task = Literal["regression", "classification"]
-MAX_INTEGER_CLASSES = 10  # whole-number targets with more distinct values are regression
 
 
 def infer_target(
@@ -52,20 +51,20 @@ def infer_target(
     """
     target, text, inferred = str(raw.name), is_text(column), task is None
     distinct = column.nunique()
-    lost = None if text else lost_digits(raw, to_number(raw)[0])
     if task is None:
         whole = not text and bool((column % 1 == 0).all())
-        task = "classification" if text or (whole and distinct <= MAX_INTEGER_CLASSES) else "regression"
+        task = "classification" if text or (whole and distinct <= MAX_CLASSES) else "regression"
         kind = f"{distinct:,} distinct {'whole ' if whole else ''}numbers"
         if text:
             kind = "true and false" if set(column.str.lower()) <= {"true", "false"} else "text"
         notes.append(Note("task", target, values=(task, kind)))
-    if lost is not None and (lost[1] or task == "classification"):
+    lost = None if text or task == "regression" else lost_digits(raw, to_number(raw)[0])
+    if lost is not None:
         raise TableError(
-            f"expected whole numbers that float64 can hold, as all up to 2^53, in the target, got {raw.iloc[lost[0]]}: "
-            "subtract an offset; of names, put a letter before each",
+            f"expected classes that float64 can hold, as whole numbers up to 2^53, got {raw.iloc[lost]}: put a letter "
+            "before each",
             target,
-            lost[0] + 1,
+            lost + 1,
             name,
         )
     if task == "regression":
@@ -85,14 +84,14 @@ def infer_target(
     labels = to_text(pd.Series(found, dtype=column.dtype)).tolist()
     if len(found) < 2:
         raise DataError(f"{name}: expected at least two classes in target {target!r}, got {labels[0]!r} only")
-    amounts_of = [label for label in to_text(column) if text and parts_of(label) is not None]
-    of_numbers = inferred and len(found) > MAX_INTEGER_CLASSES and len(amounts_of) > (1 - WORDS) * len(column)
-    if len(found) * 2 > len(column) or (of_numbers and numbers_as_text(column)):
-        written = numbers_as_text(column) if text else None
+    written = numbers_as_text(column) if text else None
+    of_numbers = written is not None and parts_of(written or labels[0]) is not None
+    many = len(found) * 2 > len(column)
+    if many or (inferred and len(found) > MAX_CLASSES and of_numbers):
         hint = "choose another column" if text else "choose another column, or task regression"
         if written is not None:
-            hint = why_text(*written) if written[0] else NUMBERS_AS_TEXT
-            hint += "; or choose task classification" if of_numbers and len(found) * 2 <= len(column) else ""
+            hint = why_text(written) if written else NUMBERS_AS_TEXT
+            hint += "" if many else "; or choose task classification"
         raise DataError(
             f"{name}: expected classes in target {target!r}, got {len(found):,} distinct values in "
             f"{len(column):,} rows: {hint}"
@@ -108,27 +107,6 @@ def infer_target(
     if len(labels) == 2:
         notes.append(Note("positive", target, values=tuple(labels)))
     return values, task, tuple(labels)
-
-
-def in_unit(column: pd.Series, task: Task | None, notes: list[Note]) -> tuple[pd.Series, str]:
-    """Return the numbers of a target whose texts are all in one unit, such as "$336.46", and the unit.
-
-    Texts that are classes stay as they are: where the task says so, or where there are at most 10 of them.
-
-    Args:
-        column: without missing rows; task: as of `infer_target`. notes: what was read is added.
-    Returns:
-        the column and "" where it has no unit.
-    """
-    if task == "classification" or not is_text(column):
-        return column, ""
-    texts = to_text(column)
-    unit = unit_of(pd.unique(texts))
-    if unit is None or (task is None and len(pd.unique(texts)) <= MAX_INTEGER_CLASSES):
-        return column, ""
-    values = to_number(column, unit)[0]
-    notes.append(Note("unit", str(column.name), values=(unit, texts[0], float(values[0]))))
-    return pd.Series(values, index=column.index, name=column.name), unit
 
 
 def class_codes(name: str, column: pd.Series, target: Target) -> Float64[np.ndarray, " rows"]:
@@ -176,10 +154,7 @@ def amounts_of_rows(
     """
     called = "sample_weight" if column.name is None else str(column.name)
     column = column.astype(float) if pd.api.types.is_bool_dtype(column) else column  # rows to take
-    unit = unit_of(pd.unique(to_text(column[present]))) if is_text(column) else None
-    values = finite_numbers(column, called, table=name, unit=unit or "")
-    if unit:
-        notes.append(Note("unit", called, values=(unit, str(column.iloc[0]), float(values[0]))))
+    values = finite_numbers(column, called, table=name)
     for bad, what in ((np.isnan(values), "none"), (values < 0, "a negative one")):
         if (bad & present).any():
             row = int(np.argmax(bad & present))

@@ -30,11 +30,10 @@ from torch import nn
 from htaf._ground.console import say_notes
 from htaf._ground.errors import expect_seed, suggestion
 from htaf.data.cautions import cautions, rows_in_time
-from htaf.data.columns import spelled
 from htaf.data.dates import has_zone
 from htaf.data.notes import UNEXPECTED, UNLIKE, UNLIKE_TRAINING, Note, from_record, told
 from htaf.data.order import random_words
-from htaf.data.preprocess import Preprocessor, is_by_chance
+from htaf.data.preprocess import Preprocessor, is_by_chance, spelled
 from htaf.data.reading import (
     DataError,
     Frame,
@@ -305,8 +304,7 @@ class _TableEstimator(BaseEstimator):
         if isinstance(X, pd.DataFrame) and X.shape[1] > frame.shape[1]:
             others = [str(name) for name in X if str(name) not in self._columns and name not in frame]
             notes += [Note("ignored", values=tuple(others))] if others else []
-        trained = self.run_.record["rows"]["train"]
-        unlike = [note for note in notes if note.kind in UNLIKE and not is_by_chance(note, len(frame), trained)]
+        unlike = [note for note in notes if note.kind in UNLIKE and not is_by_chance(note, len(frame))]
         if new := [note for note in (*texts, *unlike) if (note.kind, note.column) not in self._warned]:
             self._warned |= {(note.kind, note.column) for note in new}
             _warn(UNLIKE_TRAINING + "; ".join(told(new)))
@@ -358,7 +356,7 @@ _BUILT = ("_network", "_preprocessor", "_columns", "_warned")
 class HtafClassifier(ClassifierMixin, _TableEstimator):
     """A network with 0/1 activations for classification, as a scikit-learn estimator.
 
-    X: an array, or a data frame (of pandas, Polars or pyarrow) whose dtypes decide: numbers and durations are scaled,
+    X: an array, or a data frame (of pandas, Polars or pyarrow) whose dtypes decide: numbers are scaled,
     dates are taken apart; text, categories and truth values are categories; NaN and None are missing. Predictions are
     those of the exact network.
 

@@ -16,9 +16,8 @@ from sklearn.inspection import permutation_importance
 from torch import Tensor, nn
 
 from htaf._ground.errors import HtafError
-from htaf.data.columns import Target
 from htaf.data.order import random_order
-from htaf.data.preprocess import Preprocessor
+from htaf.data.preprocess import Preprocessor, Target
 from htaf.data.tabular import Table, frame_like
 from htaf.training.runs import Run, UnknownSourceError, forward
 from htaf.training.runs.data import rows_are_known, rows_for_figures

@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Bool, Int64
 
 from htaf.data import dates
-from htaf.data.columns import spelled
+from htaf.data.preprocess import spelled
 from htaf.data.tabular import Table, frame_like
 from htaf.models.mlp import MLP, Leaves, Thermometer
 from htaf.program.integer.program import Input

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 
 from htaf._ground.names import is_outside
 from htaf.core.contract import SmoothStep, sharpness_of
-from htaf.data.columns import Target
 from htaf.data.images import ImagePreprocessor
 from htaf.data.notes import Note
 from htaf.data.parts import Part
-from htaf.data.preprocess import Preprocessor
+from htaf.data.preprocess import Preprocessor, Target
 from htaf.models.icbm import ICBM
 from htaf.training.problems import FEWEST, Problem
 from htaf.training.recipe import DataOptions, Recipe, TableData

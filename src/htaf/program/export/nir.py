@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NoReturn, cast
 
 import numpy as np
 import torch
@@ -30,6 +29,7 @@ from htaf.program.packed.graph import Traced, trace
 from htaf.program.packed.nodes import (
     Affine,
     LayerSite,
+    Pair,
     aten,
     is_spikes,
     pair,
@@ -101,6 +101,10 @@ class Value:
         return 2 if self.time == "split" else 1
 
 
+def refuse(node: Node | str, expected: str, got: object) -> NoReturn:
+    raise ExportError(f"{node}: expected {expected}, got {got}")
+
+
 class _Walk:
     """From the nodes of a traced network to those of a NIR graph."""
 
@@ -122,12 +126,14 @@ class _Walk:
         self._add("input", self.nir.Input(input_type={"input": np.array(shape)}), ())
         self.values[given] = Value(("input",), "static", shape)
         for node in self.traced.graph.nodes:
-            if node.op != "call_function" or node in self.constants or self._in_a_threshold(node):
+            if node.op != "call_function" or node in self.constants:
                 continue
             if isinstance(node.meta.get("val"), (Tensor, list, tuple)):  # no size
-                self.values[node] = made = self._made(node)
-                if not same(shape_of(node)[made.lead :], made.shape):
-                    raise ExportError(f"{node.name}: expected rows of {list(made.shape)}, got other sizes")
+                made = self._made(node)
+                row = shape_of(node)[made.lead :]
+                if not all(isinstance(size, int) for size in row):
+                    refuse(node, "rows of known sizes", list(row))
+                self.values[node] = replace(made, shape=row)
         value = self._value(end)
         if value.time in ("split", "merged"):
             raise ExportError("expected an output averaged over time, got one of every time step")
@@ -141,101 +147,120 @@ class _Walk:
         self.nodes[name] = layer
         self.edges += [(source, name) for source in sources]
 
-    def _after(self, value: Value, node: Node, layer: Any, shape: tuple[int, ...] | None = None) -> Value:
-        """Return a node of NIR behind a value; its rows have this shape, None: the same."""
+    def _after(self, value: Value, node: Node, layer: Any) -> Value:
+        """Return a node of NIR behind a value."""
         name = f"{node.name}_{len(self.nodes)}"
         self._add(name, layer, value.sources)
         self.makers[name] = node
-        return replace(value, sources=(name,), shape=value.shape if shape is None else shape)
+        return replace(value, sources=(name,))
 
     def _value(self, node: Any) -> Value:
         if node not in self.values:
-            raise ExportError(f"{node}: expected a value of the network, got a constant")
+            refuse(node, "a value of the network", "a constant")
         return self.values[node]
 
     # ---- one node ----
 
     def _made(self, node: Node) -> Value:
+        """What a node gives; the shape of its rows is to come."""
         target, constants = node.target, self.constants
         if (site := read_layer(node, constants)) is not None:
             return self._layer(node, site)
         if is_spikes(node):
             return self._neuron(node)
         if (step := read_step(node, constants)) is not None and step.low == 0:
-            return self._step(node, step.source)
+            return self._step(node, self._value(step.source))
         if target is not aten._to_copy.default and (affine := read_affine(node, constants)) is not None:
             return self._affine(node, affine)
         if target is aten.add.Tensor and len(node.args) == 2 and not node.kwargs:
             return self._sum(node)
         if target in (aten.mul.Tensor, aten.div.Tensor):
-            raise ExportError(f"{node.name}: expected products with constants, got one of two values of the network")
-        if target in (aten.avg_pool2d.default, aten.adaptive_avg_pool2d.default):
+            refuse(node, "products with constants", "one of two values of the network")
+        if target is aten.avg_pool2d.default:
             return self._pool(node)
         if target is aten.mean.dim:
             return self._mean(node)
         return self._reshaped(node)
 
     def _layer(self, node: Node, site: LayerSite) -> Value:
-        value, g, bias = self._value(site.source), site.geometry, site.bias
+        value, g, weight = self._value(site.source), site.geometry, site.weight
+        bias = torch.zeros(g.outputs) if site.bias is None else site.bias
         if site.form == "row":
             if len(value.shape) != 1:
-                raise ExportError(f"expected a linear layer over features, got one over {list(value.shape)}")
-            return self._after(value, node, affine(self.nir, site.weight.flatten(1), bias), (g.outputs,))
-        weight = _ungrouped(site.weight, g.groups)
-        layer, shape = convolution(self.nir, value.shape, weight, bias, g.stride, g.padding, g.dilation)
-        return self._after(value, node, layer, shape)
+                refuse(node, "a linear layer over features", f"one over {list(value.shape)}")
+            return self._after(value, node, self.nir.Affine(weight=array(weight.flatten(1)), bias=array(bias)))
+        if g.groups != 1 or g.kernel[0] != g.kernel[1]:  # whose sizes nir infers wrongly
+            refuse(node, "a convolution with square kernels, without groups", f"{list(g.kernel)}, {g.groups} groups")
+        return self._after(value, node, self._convolution(value, weight, bias, g.stride, g.padding, g.dilation))
+
+    def _convolution(
+        self,
+        value: Value,
+        weight: Tensor,
+        bias: Tensor,
+        stride: Pair = (1, 1),
+        padding: Pair = (0, 0),
+        apart: Pair = (1, 1),
+    ) -> Any:
+        return self.nir.Conv2d(
+            input_shape=value.shape[1:], weight=array(weight), stride=stride, padding=padding, dilation=apart, groups=1,
+            bias=array(bias),
+        )  # fmt: skip
 
     def _affine(self, node: Node, found: Affine) -> Value:
         """Return a norm, or products and sums with constants: folded into the layer before it where that has no other
         reader; else a layer of its own."""
         value = self._value(found.source)
         if found.axis not in (None, value.lead):
-            raise ExportError(f"{node.name}: expected constants of channels, got some along dimension {found.axis}")
+            refuse(node, "constants of channels", f"some along dimension {found.axis}")
         channels = value.shape[0]
         scale, shift = found.scale.broadcast_to(channels), found.shift.broadcast_to(channels)
         (source, *others), maker = value.sources, self.makers.get(value.sources[0])
         layer = self.nodes[source]
         foldable = not others and isinstance(layer, (self.nir.Conv2d, self.nir.Affine))
         if foldable and maker is not None and _alone(found.source, maker):
-            fold(layer, scale, shift)
+            along = scale.view(-1, *(1,) * (layer.weight.ndim - 1)).numpy()
+            layer.weight = (layer.weight * along).astype(np.float32)
+            layer.bias = (layer.bias * scale.numpy() + shift.numpy()).astype(np.float32)
             return value
-        if shift.any():
-            return self._after(value, node, norm(self.nir, value.shape, scale, shift))
-        whole = scale.view(-1, *(1,) * (len(value.shape) - 1)).expand(value.shape)
-        return self._after(value, node, self.nir.Scale(scale=array(whole)))
+        if not shift.any():
+            whole = scale.view(-1, *(1,) * (len(value.shape) - 1)).expand(value.shape)
+            return self._after(value, node, self.nir.Scale(scale=array(whole)))
+        if len(value.shape) == 1:
+            return self._after(value, node, self.nir.Affine(weight=array(scale.diag()), bias=array(shift)))
+        return self._after(value, node, self._convolution(value, scale.diag()[..., None, None], shift))
 
     def _neuron(self, node: Node) -> Value:
+        """v <- leak v + gain x, with a hard reset to 0; x > threshold where x >= ours, for float32."""
         x, leak, gain, threshold, soft = node.args
         value = self._value(x)
         if value.time != "split":
-            raise ExportError("expected neurons over [T, N, ...], got another order of time")
+            refuse(node, "neurons over [T, N, ...]", "another order of time")
         if soft:
-            raise ExportError("expected neurons with a hard reset, got a soft one: NIR's neurons are set to v_reset")
+            refuse(node, "neurons with a hard reset", "a soft one: NIR's neurons are set to v_reset")
         leak, gain, threshold = (float(cast(float, number)) for number in (leak, gain, threshold))
-        return self._after(value, node, neuron(self.nir, value.shape, leak, gain, threshold, self.dt))
 
-    def _step(self, node: Node, source: Node) -> Value:
-        threshold = 0.0
-        if self._in_a_threshold(source):
-            source, threshold = cast(Any, source.args)
-        value = self._value(source)
+        def all_(number: Any) -> np.ndarray:
+            return np.full(value.shape, number, dtype=np.float32)
+
+        shared = {"v_threshold": all_(below(threshold)), "v_reset": all_(0)}
+        if leak == 1:
+            return self._after(value, node, self.nir.IF(r=all_(gain / self.dt), **shared))
+        steps = 1 / (1 - leak)
+        lif = self.nir.LIF(tau=all_(steps * self.dt), r=all_(gain * steps), v_leak=all_(0), **shared)
+        return self._after(value, node, lif)
+
+    def _step(self, node: Node, value: Value) -> Value:
         if value.time == "mean":
-            raise ExportError(f"{node.name}: expected steps before the mean over time, got one after it")
-        layer = self.nir.Threshold(threshold=np.full(value.shape, below(threshold)))
-        return self._after(value, node, layer)
-
-    def _in_a_threshold(self, node: Node) -> bool:
-        """Return whether a node takes a threshold from what a step compares with 0."""
-        if node.target is not aten.sub.Tensor or node.kwargs or not isinstance(node.args[1], float):
-            return False
-        return all(read_step(user, self.constants) is not None for user in node.users)
+            refuse(node, "steps before the mean over time", "one after it")
+        return self._after(value, node, self.nir.Threshold(threshold=np.full(value.shape, below(0))))
 
     def _sum(self, node: Node) -> Value:
         if any(argument not in self.values for argument in node.args):
-            raise ExportError(f"{node.name}: expected a sum of two values of the network, got one with a constant")
+            refuse(node, "a sum of two values of the network", "one with a constant")
         a, b = (self._value(argument) for argument in node.args)
         if (a.time, a.shape) != (b.time, b.shape):
-            raise ExportError(f"{node.name}: expected a sum of equal shapes, got {a.shape} and {b.shape}")
+            refuse(node, "a sum of equal shapes", f"{a.shape} and {b.shape}")
         sources = list(a.sources)
         for source in b.sources:
             if source in sources:  # one edge carries a value once
@@ -245,49 +270,40 @@ class _Walk:
         return replace(a, sources=tuple(sources))
 
     def _pool(self, node: Node) -> Value:
-        value = self._value(node.args[0])
-        if node.target is aten.adaptive_avg_pool2d.default:
-            sizes, parts = value.shape[-2:], pair(node.args[1])
-            if any(size % part for size, part in zip(sizes, parts, strict=True)):
-                raise ExportError(f"expected pooling to parts of equal sizes, got {sizes} to {parts}")
-            height, width = (size // part for size, part in zip(sizes, parts, strict=True))
-            return self._average(value, node, (height, width))
         _, kernel, stride, padding, ceil, _, divisor = _filled(node.args, (None, None, [], [0, 0], False, True, None))
         if ceil or divisor is not None or any(pair(padding)):  # NIR does not say what a border counts
-            raise ExportError("expected average pooling over whole windows, got other borders")
-        return self._average(value, node, pair(kernel), pair(stride or kernel))
+            refuse(node, "average pooling over whole windows", "other borders")
+        return self._averaged(self._value(node.args[0]), node, pair(kernel), pair(stride or kernel))
 
-    def _average(
-        self, value: Value, node: Node, kernel: tuple[int, int], stride: tuple[int, int] | None = None
-    ) -> Value:
-        layer, shape = average(self.nir, value.shape, kernel, stride or kernel)
-        return self._after(value, node, layer, shape)
+    def _averaged(self, value: Value, node: Node, kernel: Pair, stride: Pair) -> Value:
+        sizes = {"kernel_size": np.array(kernel), "stride": np.array(stride), "padding": np.array((0, 0))}
+        return self._after(value, node, self.nir.AvgPool2d(**sizes))
 
     def _mean(self, node: Node) -> Value:
         """Over pixels, over time, or both."""
         x, dims, keep = _filled(node.args, (None, None, False))
         value = self._value(x)
         if not dims or node.kwargs:
-            raise ExportError(f"{node.name}: expected a mean over pixels or time, got one over everything")
+            refuse(node, "a mean over pixels or time", "one over everything")
         rank = len(value.shape) + value.lead
         over = {d % rank for d in dims}
         if value.time == "split" and 0 in over:
             over, value = {d - 1 for d in over - {0}}, replace(value, time="mean")
             if keep:
-                raise ExportError(f"{node.name}: expected a mean that takes time away, got keepdim")
+                refuse(node, "a mean that takes time away", "keepdim")
         elif value.time == "split":
             over = {d - 1 for d in over}
         if not over:
             return value
         if over != {2, 3} or len(value.shape) != 3:
-            raise ExportError(f"{node.name}: expected a mean over pixels or time, got one over {sorted(dims)}")
-        pooled = self._average(value, node, pair(value.shape[1:]))
-        return pooled if keep else self._flattened(pooled, node)
+            refuse(node, "a mean over pixels or time", f"one over {sorted(dims)}")
+        pooled = self._averaged(value, node, pair(value.shape[1:]), pair(value.shape[1:]))
+        return pooled if keep else self._flattened(replace(pooled, shape=(value.shape[0], 1, 1)), node)
 
     def _flattened(self, value: Value, node: Node) -> Value:
         rank = len(value.shape)  # from behind: snnTorch counts the batch among the dimensions
         flatten = self.nir.Flatten(input_type={"input": np.array(value.shape)}, start_dim=-rank, end_dim=-1)
-        return self._after(value, node, flatten, (math.prod(value.shape),))
+        return self._after(value, node, flatten)
 
     def _reshaped(self, node: Node) -> Value:
         """Return an operator that says anew where time and rows lie, or flattens what a row holds."""
@@ -301,17 +317,12 @@ class _Walk:
         if node.target is aten.reshape.default:
             if value.time == "split" and same(after[1:], before[2:]):
                 return replace(value, time="merged")
-            if (
-                value.time == "merged"
-                and same(after[2:], value.shape)
-                and isinstance(after[0], int)
-                and after[0] == self.steps
-            ):
+            if value.time == "merged" and same(after[2:], value.shape) and same(after[:1], (self.steps,)):
                 return replace(value, time="split")
             lead = value.lead
             if same(after[:lead], before[:lead]) and same(after[lead:], (math.prod(value.shape),)):
                 return self._flattened(value, node)
-        raise ExportError(f"{node.name}: expected what NIR can say exactly, got {node.target} (see docs/export.md)")
+        refuse(node, "what NIR can say exactly", f"{node.target} (see docs/export.md)")
 
 
 def _filled(args: tuple[Any, ...], defaults: tuple[Any, ...]) -> list[Any]:
@@ -328,85 +339,10 @@ def _alone(node: Node, maker: Node) -> bool:
     return False
 
 
-# ---- nodes of NIR from the numbers of PyTorch's layers ----
-
-
-def array(tensor: Tensor) -> np.ndarray:
-    return np.ascontiguousarray(tensor.detach().float().numpy())
-
-
-def convolution(
-    nir: Any,
-    shape: Sequence[int],
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: tuple[int, int] = (1, 1),
-    padding: tuple[int, int] = (0, 0),
-    dilation: tuple[int, int] = (1, 1),
-) -> tuple[Any, tuple[int, ...]]:
-    """Of images [channels, height, width]; and the shape of its output."""
-    if len(shape) != 3 or len(set(weight.shape[2:])) != 1:  # nir infers sizes from one side of a kernel
-        raise ExportError(f"expected images and square kernels, got {list(shape)} and {list(weight.shape)}")
-    layer = nir.Conv2d(
-        input_shape=tuple(shape[1:]), weight=array(weight), stride=stride, padding=padding, dilation=dilation, groups=1,
-        bias=array(torch.zeros(len(weight)) if bias is None else bias),
-    )  # fmt: skip
-    return layer, tuple(int(size) for size in layer.output_type["output"])
-
-
-def affine(nir: Any, weight: Tensor, bias: Tensor | None) -> Any:
-    return nir.Affine(weight=array(weight), bias=array(torch.zeros(len(weight)) if bias is None else bias))
-
-
-def norm(nir: Any, shape: Sequence[int], scale: Tensor, shift: Tensor) -> Any:
-    """y = scale x + shift, of channels [channels] float64."""
-    if len(shape) == 1:
-        return affine(nir, scale.diag(), shift)
-    return convolution(nir, shape, scale.diag()[..., None, None], shift)[0]
-
-
-def fold(layer: Any, scale: Tensor, shift: Tensor) -> None:
-    """Return the same behind a Conv2d or an Affine, as its own weights."""
-    along = scale.view(-1, *(1,) * (layer.weight.ndim - 1)).numpy()
-    layer.weight = (layer.weight * along).astype(np.float32)
-    layer.bias = (layer.bias * scale.numpy() + shift.numpy()).astype(np.float32)
-
-
-def neuron(nir: Any, shape: Sequence[int], leak: float, gain: float, threshold: float, dt: float) -> Any:
-    """v <- leak v + gain x, with a hard reset to 0."""
-
-    def all_(number: Any) -> np.ndarray:
-        return np.full(tuple(shape), number, dtype=np.float32)
-
-    shared = {"v_threshold": all_(below(threshold)), "v_reset": all_(0)}
-    if leak == 1:
-        return nir.IF(r=all_(gain / dt), **shared)
-    steps = 1 / (1 - leak)
-    return nir.LIF(tau=all_(steps * dt), r=all_(gain * steps), v_leak=all_(0), **shared)
-
-
 def below(threshold: float) -> np.float32:
     """x > this where x >= threshold, for float32."""
     return np.nextafter(np.float32(threshold), np.float32(-np.inf))
 
 
-def average(
-    nir: Any, shape: Sequence[int], kernel: tuple[int, int], stride: tuple[int, int]
-) -> tuple[Any, tuple[int, ...]]:
-    """Of images [channels, height, width]; and the shape of its output."""
-    if len(shape) != 3:
-        raise ExportError(f"expected average pooling over images, got {list(shape)}")
-    pool = nir.AvgPool2d(kernel_size=np.array(kernel), stride=np.array(stride), padding=np.array((0, 0)))
-    sizes = [(size - k) // t + 1 for size, k, t in zip(shape[1:], kernel, stride, strict=True)]
-    return pool, (shape[0], *sizes)
-
-
-def _ungrouped(weight: Tensor, groups: int) -> Tensor:
-    """Return the dense weights of a grouped convolution, whose sizes nir infers wrongly."""
-    if groups == 1:
-        return weight
-    parts = []
-    for i, part in enumerate(weight.chunk(groups)):
-        width = part.shape[1]
-        parts.append(nn.functional.pad(part, (0, 0, 0, 0, i * width, (groups - 1 - i) * width)))
-    return torch.cat(parts)
+def array(tensor: Tensor) -> np.ndarray:
+    return np.ascontiguousarray(tensor.detach().float().numpy())

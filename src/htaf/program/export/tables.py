@@ -22,9 +22,9 @@ from torch import nn
 from htaf._ground.errors import option
 from htaf._ground.files import check_output, write_atomic
 from htaf.data import dates
-from htaf.data.columns import MISSING, OTHER, Column, category_values, spelled, spellings
+from htaf.data.cells import BLANKS
 from htaf.data.notes import MOST_NAMED, Note, warn_unlike
-from htaf.data.numerals import BLANKS
+from htaf.data.preprocess import MISSING, OTHER, Column, category_values, spelled, spellings
 from htaf.data.reading import DataError, finite_numbers, listed
 from htaf.data.targets import relabelled
 from htaf.program.export.onnx import ExportError, network_proto, require
@@ -239,7 +239,7 @@ def _texts(graph: Graph, columns: Sequence[Column]) -> list[tuple[str, str]]:
 
 
 def _lookup(graph: Graph, column: Column, raw: tuple[str, str], codes: dict[str, int], otherwise: int) -> str:
-    """int64 [batch, 1]: the code of each text, by its own spelling first, as `htaf.data.columns.places` looks it up."""
+    """int64 [batch, 1]: the code of each text, by its own spelling first, as `preprocess.places` looks it up."""
     text, lowered = raw
     known = {**codes, **(dict.fromkeys(BLANK_TEXTS, codes[MISSING]) if MISSING in codes else {})}
 

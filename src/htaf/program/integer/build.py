@@ -54,7 +54,7 @@ _INSTEAD = {  # what to do where a layer has no integer form
     "use nn.BatchNorm1d or 2d before a step, which is a threshold of integers": (
         "layer_norm", "group_norm", "instance_norm", "rms_norm", "native_layer_norm", "native_group_norm",
     ),
-    "give it ceil_mode=False, and windows with a pixel each": ("max_pool2d",),
+    "give it ceil_mode=False and no dilation": ("max_pool2d",),
     "use nn.MaxPool2d, or nn.AdaptiveAvgPool2d(1) before the last layer": ("avg_pool2d", "adaptive_avg_pool2d"),
     "use padding= of the layer behind it": ("constant_pad_nd", "pad"),
     'join blocks of spiking networks by connect="add"': ("mul",),
@@ -114,13 +114,20 @@ def integer_program(
 
 
 def columns_input(traced: Traced) -> Input:
-    """The integers that a network of columns takes: of the finest grid to which it rounds them.
+    """The integers that a network of columns takes: of the finest grid to which it rounds them; bits where truth tables
+    read them.
 
     Where it rounds none, as where only thresholds read them: multiples of 2^-16 in +-2^14.
     """
     (given,) = traced.inputs
-    found = list[tuple[int, int]]()
+    found, shape = list[tuple[int, int]](), tuple(int(n) for n in shape_of(given)[1:])
     for node in traced.graph.nodes:
+        if node.target is torch.ops.htaf.lookup.default:
+            source = node.args[0]
+            while source.target in (*_VIEWS, aten.index_select.default):
+                source = source.args[0]
+            if source is given:
+                return Input("columns", shape, 0, 1, 0)
         if node.op == "call_function" and node.target is aten.round.default:
             source, factor, limits, _ = before_rounding(node, traced.constants)
             while source.target in _VIEWS:
@@ -128,7 +135,7 @@ def columns_input(traced: Traced) -> Input:
             if source is given and limits is not None:
                 found.append((round(math.log2(factor)), round(min(-limits[0], limits[1]))))
     exponent, limit = max(found, default=COLUMNS)
-    return Input("columns", tuple(int(n) for n in shape_of(given)[1:]), -limit, limit, exponent)
+    return Input("columns", shape, -limit, limit, exponent)
 
 
 def module_of(node: Node) -> str:
@@ -177,7 +184,7 @@ class Walk:
             self.pixels[placeholder] = table[None, :, None]
         else:
             self.known[placeholder] = Known(0, np.full(self.values[0].channels, 2.0**-given.exponent), placeholder)
-            self.unproved += self._raw(placeholder)
+            self.unproved += self._raw(placeholder) if (given.low, given.high) != (0, 1) else []
         for node in traced.graph.nodes:
             if node.op == "call_function" and node not in self.constants and isinstance(node.meta.get("val"), Tensor):
                 self._see(node)
@@ -567,9 +574,7 @@ class Walk:
     def _pool(self, node: Node) -> None:
         source: Any = node.args[0]
         known = self._of(source)
-        kernel, stride, padding, dilation = pool_sizes(node)
-        if dilation != (1, 1):
-            refuse(node, "a pooling of images without dilation", f"dilation {dilation}")
+        kernel, stride, padding = pool_sizes(node)
         falls = np.broadcast_to(self._between(source).scale.numpy() < 0, (len(known.unit),))
         op = ops.Pool(module_of(node), known.value, kernel, stride, padding, falls.astype(np.int64))
         base = node if known.base is source else known.base

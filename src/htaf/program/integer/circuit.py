@@ -1,7 +1,7 @@
 """Integer programs of truth tables, compiled to run on many rows at once: csrc/logic.hpp.
 
-A program has this form where steps compare single columns, tables read these steps and one another, and counts of bits
-follow. What comes after the counts runs as the program defines it.
+A program has this form where steps compare single columns, tables read these steps, columns of 0 and 1 and one another,
+and counts of bits follow. What comes after the counts runs as the program defines it.
 """
 
 from __future__ import annotations
@@ -54,6 +54,9 @@ class Circuit:
         self._first, self._thresholds = list[int](), list[Array]()
         self._inputs, self._entries, self._order, self.counted = list[Array](), list[Array](), list[int](), 0
         compared, bits = compared_of(program)[1], dict[int, _Bits]()
+        if 0 in compared:  # tables may read the columns themselves
+            planes = [self._plane(one.place, *one.toggles) for one in compared[0]]
+            bits[0] = _Bits(np.array(planes), np.zeros(len(planes), bool))
         for number, op, _ in program:
             if self.counted:
                 op.expect(all(read >= self.counted for read in op.reads), "what follows the counts", type(op).__name__)

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from htaf.data.numerals import BLANKS
 from htaf.program.integer.program import Array, IntegerProgram
 
 _VALUES = """\
@@ -50,6 +49,8 @@ def lines(program: IntegerProgram) -> list[str]:
     """
     given, about, found = program.input, program.about, list[str]()
     if columns := about.get("columns"):
+        from htaf.data.cells import BLANKS  # of the extra tables, as such inputs are
+
         blanks = ", ".join(sorted(BLANKS - {""}))
         ends = {"low": given.low, "high": given.high, "least": given.low + (given.low < 0)}
         rules = (_RAW_RULES if is_raw(columns) else _RULES).format(

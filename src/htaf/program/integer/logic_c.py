@@ -176,9 +176,11 @@ def _word(table: Table, stored: dict[Table, str]) -> Iterator[str]:
 
 def compared_of(program: IntegerProgram) -> tuple[dict[int, tuple[Array, Array | None]], dict[int, list[Compared]]]:
     """The values that are columns or pixels as they come, by the place of each element and what it makes of a pixel;
-    and those that are thresholds of these."""
+    and those that are thresholds of these. Columns of 0 and 1 are both."""
     columns: dict[int, tuple[Array, Array | None]] = {0: (np.arange(program.values[0].size), None)}
-    bits = dict[int, list[Compared]]()
+    bits, are_bits = dict[int, list[Compared]](), (program.input.low, program.input.high) == (0, 1)
+    if are_bits:
+        bits[0] = [Compared(place, (1,), 0) for place in range(program.values[0].size)]
     for number, op, _ in program:
         if (source := op.reads[0]) not in columns:
             continue
@@ -193,6 +195,8 @@ def compared_of(program: IntegerProgram) -> tuple[dict[int, tuple[Array, Array |
                 columns[number] = columns[source]
             case Steps() if (op.least, op.unit, op.thresholds.shape[1]) == (0, 1, 1):
                 bits[number] = _compared(program, op, places, table)
+        if are_bits and number in columns and columns[number][1] is None:
+            bits[number] = [Compared(place, (1,), 0) for place in columns[number][0].tolist()]
     return columns, bits
 
 

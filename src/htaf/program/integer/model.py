@@ -41,9 +41,9 @@ class IntegerModel(nn.Module):
         self.program, self.table = program, table
         self.extra: dict[str, Any] = {"run": program.about[PACKED]} if PACKED in program.about else {}
         try:
-            self._run = Circuit(program).run if native.available() else self._defined
+            self.integers = Circuit(program).run if native.available() else self._defined  # as `program.run`
         except IntegerError:
-            self._run = self._defined
+            self.integers = self._defined
         self.eval()
 
     def _defined(self, x: Array) -> Int64[Array, "rows outputs"]:
@@ -54,7 +54,7 @@ class IntegerModel(nn.Module):
         exponent, divisor = self.program.unit
         pixels = x.dtype is torch.uint8 and self.program.input.kind == "pixels"
         given = x.numpy() if pixels else quantised(self.program, self.table, x)
-        return torch.from_numpy(np.ldexp(self._run(given).astype(np.float64), exponent) / divisor).float()
+        return torch.from_numpy(np.ldexp(self.integers(given).astype(np.float64), exponent) / divisor).float()
 
     def with_bits(self, x: Tensor) -> Any:
         """A program names no layer whose bits could be shown: raises IntegerError."""

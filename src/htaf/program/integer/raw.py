@@ -16,7 +16,7 @@ import pandas as pd
 from jaxtyping import Int64
 
 from htaf.data import dates
-from htaf.data.columns import spelled
+from htaf.data.preprocess import spelled
 from htaf.program.integer.logic_c import Compared, compared_of
 from htaf.program.integer.ops import LUT, Array, IntegerError, Linear, Op, Steps, Take
 from htaf.program.integer.program import Input, IntegerProgram

@@ -63,15 +63,17 @@ def to_verilog(
     Args:
         rows: of the vectors, see `htaf.integer.exports.vectors`.
         most: LUTs of six inputs, by the estimate.
-        pipelined: registers behind each step, shift, table, count and neuron; else behind x and before the outputs.
+        pipelined: registers behind each step, shift, table and count; else behind x and before the outputs.
     Returns:
         How many LUTs of six inputs the module takes, by a rough estimate without a synthesis.
     Raises:
-        IntegerError: the name is no identifier of Verilog's, or the estimate is more than `most`.
+        IntegerError: the name is no identifier of Verilog's, the estimate is more than `most`, or a neuron spikes.
         HtafError: the folder cannot be written to.
     """
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name in RESERVED:
         raise IntegerError(f"expected a name of letters, digits and _ that Verilog does not reserve, got {name!r}")
+    for op in program.ops:
+        op.expect(type(op) in WRITTEN, "no spiking neurons, as each step would be gates: write C", type(op).__name__)
     total = estimated(program, most)
     check_output_folder(Path(folder), (), flag="folder")
     module = Module(pipelined)
@@ -118,8 +120,6 @@ def luts(op: Op, given: Value, made: Value) -> int:
         zeros = np.log2(np.gcd(number, 1 << min(width, 62))).astype(int)
         compared = np.where((number > given.low) & (number <= given.high), (width - zeros + 3) // 5, 0)
         return int(compared.sum()) * made.size // len(op.sign)
-    if isinstance(op, ops.Neuron):
-        return made.size * width_of(-op.membrane(given), op.membrane(given))[0] * 2
     if isinstance(op, ops.LUT):
         varies = (op.table != op.table[:, :1]).any(1) & (op.index != op.index[:, :1]).any(1)
         return int(varies.sum()) * max(1, op.table.shape[1] // 64) * (made.size // len(op.index))
@@ -287,7 +287,7 @@ def _operations(module: Module, program: IntegerProgram, given: Array) -> tuple[
         values = [program.values[place] for place in op.reads]
         made = WRITTEN[type(op)](module, op, f"v{number}", taken, values, value)
         module.block(taken)
-        if module.pipelined and isinstance(op, ops.Steps | ops.Neuron | ops.Shift | ops.LUT | ops.Count):
+        if module.pipelined and isinstance(op, ops.Steps | ops.Shift | ops.LUT | ops.Count):
             made, when = module.registered(f"v{number}_held", made), when + 1
         found.append(made)
         clock.append(when)
@@ -642,34 +642,7 @@ def ones(module: Module, label: str, given: list[Wire]) -> str:
     return f"{{{', '.join(reversed(bits))}}}"
 
 
-def _neuron(module: Module, op: ops.Neuron, label: str, given: list[Array], values: list[Value], made: Value) -> Array:
-    shape, most = made.shape[1:], op.membrane(values[0])
-    held, bits = Value(shape, -most, most), Value(shape, 0, 1)
-    every = [*given[0]] if op.timed(values[0]) else [given[0]] * op.steps
-    thresholds, signs = by_number(op.thresholds, shape), by_number(op.sign, shape)
-    membrane, spikes = np.empty(0, object), list[Array]()
-    for t, now in enumerate(every):
-        texts = [weighted([x], [sign << op.scale]) for x, sign in zip(now.flat, signs, strict=True)]
-        if t:
-            kept = [f"{m.number} - ({m.number} >>> {op.leak})" if op.leak else m.number for m in membrane.flat]
-            kept = [f"({s.text} ? 1'sd0 : {m})" for s, m in zip(spikes[-1].flat, kept, strict=True)]
-            texts = [f"({m}) + ({x})" for m, x in zip(kept, texts, strict=True)]
-        membrane = module.vector(f"m{label}_{t}", held, texts)
-        before = [[past.flat[i] for past in spikes] for i in range(held.size)]
-        each = zip(membrane.flat, thresholds, before, strict=True)
-        spikes.append(module.vector(f"{label}_{t}", bits, [_spike(m, held, of[: t + 1], past) for m, of, past in each]))
-    return np.stack(spikes)
-
-
-def _spike(membrane: Wire, value: Value, thresholds: list[int], past: list[Wire]) -> str:
-    """A spike, whose threshold is that of the steps since the last one."""
-    text = reached(membrane, value, thresholds[-1], 1)
-    for k in reversed(range(len(past))):
-        text = f"({past[len(past) - 1 - k].text} ? {reached(membrane, value, thresholds[k], 1)} : {text})"
-    return text
-
-
 WRITTEN: dict[type[Op], Written] = {
     ops.Lookup: _lookup, ops.Take: _moved, ops.Shift: _shift, ops.Conv: _conv, ops.Linear: _linear, ops.Steps: _steps,
-    ops.Pool: _pool, ops.Add: _add, ops.LUT: _lut, ops.Neuron: _neuron, ops.Count: _count, ops.View: _moved,
+    ops.Pool: _pool, ops.Add: _add, ops.LUT: _lut, ops.Count: _count, ops.View: _moved,
 }  # fmt: skip

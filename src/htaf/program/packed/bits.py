@@ -19,7 +19,6 @@ from htaf.core.kernels.layers import EXACT, Geometry, row_bytes
 from htaf.core.kernels.packed_maps.reference import MOST_BIAS, pack
 from htaf.program.packed.instructions.contract import LARGEST
 from htaf.program.packed.nodes import (
-    CONVOLUTIONS,
     PRODUCTS,
     Constants,
     LayerSite,
@@ -71,10 +70,6 @@ class Bits:
     def planes(self) -> int:
         return self.most.bit_length()
 
-    @property
-    def plain(self) -> bool:
-        return (self.low, self.high, self.most) == (0.0, 1.0, 1)
-
 
 def infer(nodes: list[Node], constants: Constants) -> dict[Node, Bits]:
     """The values that are worth keeping as bits: those that a layer, or a pooling before one, takes."""
@@ -91,9 +86,8 @@ def _kind(node: Node, found: dict[Node, Bits], constants: Constants) -> Bits | N
         shape = shape_of(node)
         if not is_float(node) or not shape or (step is not None and not _of_floats(step.source, constants)):
             return None
-        axis = wanted_axis(node, constants, set())
-        if axis is None:  # as bits too, so that `verify` sees which of them flip
-            axis = len(shape) - (3 if len(shape) > 3 else 1)
+        is_rows = len(shape) <= 3 or any(user.target in PRODUCTS for user in node.users)
+        axis = len(shape) - (1 if is_rows else 3)  # of rows, or of images
         if axis == 0 or not isinstance(shape[axis], int):
             return None
         return Bits(shape[axis], axis, 0.0 if step is None else step.low)
@@ -137,7 +131,7 @@ def _mapped(node: Node, found: dict[Node, Bits]) -> Bits | None:
 
 
 def _joined(node: Node, a: Bits, b: Bits) -> Bits | None:
-    """Sums of spikes are integers; products of 0 and 1 are bits, one of them possibly the complement."""
+    """Sums of spikes are integers."""
     if not (a.axis == b.axis and a.channels == b.channels and a.whole == b.whole):
         return None
     if not all(same(shape_of(n), shape_of(node)) for n in node.all_input_nodes) or len(node.args) > 2 or node.kwargs:
@@ -146,11 +140,6 @@ def _joined(node: Node, a: Bits, b: Bits) -> Bits | None:
     if node.target is aten.add.Tensor and alike and a.most + b.most < 256:
         most, nested = a.most + b.most, "nested" in node.meta
         return replace(a, high=a.unit * most, most=most, nested=nested)
-    complement = (1.0, 0.0)
-    if node.target is aten.mul.Tensor and a.most == b.most == 1 and (a.plain or b.plain):
-        other = b if a.plain else a
-        if other.plain or (other.low, other.high) == complement:
-            return replace(a, low=0.0, high=1.0)
     return None
 
 
@@ -166,41 +155,6 @@ def viewed(kind: Bits, before: tuple[Any, ...], after: tuple[Any, ...]) -> Bits 
     if flat and same((*before[:axis], math.prod(tail)), after):
         return replace(kind, channels=math.prod(tail), whole=tuple(tail))
     return None
-
-
-def wanted_axis(node: Node, constants: Constants, seen: set[Node]) -> int | None:
-    """The dimension along which the first layer that takes this value sums, in the node's own order."""
-    rank = len(shape_of(node))
-    for user in node.users:
-        if user in seen or user.op != "call_function":
-            continue
-        seen.add(user)
-        weight = next((a for a in user.args[1:3] if isinstance(a, Node) and a in constants), None)
-        if user.target in CONVOLUTIONS and user.args[0] is node and weight is not None:
-            if rank == 4:
-                return 1
-        elif user.target in PRODUCTS and weight is not None and node in user.args[:2]:
-            if rank > 1:
-                return rank - 1
-        elif user.target is aten.reshape.default:
-            axis = wanted_axis(user, constants, seen)
-            before, after = shape_of(node), shape_of(user)
-            moved = len(after) - len(before)
-            if axis is not None and axis - moved >= 1 and same(before[axis - moved :], after[axis:]):
-                return axis - moved
-            if axis is not None and axis == len(after) - 1 and 1 <= axis < rank and same(before[:axis], after[:axis]):
-                return axis
-        elif is_pool(user) or maps_each(user) or user.target in _ELEMENTWISE:
-            axis = wanted_axis(user, constants, seen)
-            if axis is not None and len(shape_of(user)) == rank:
-                return axis
-    return None
-
-
-_ELEMENTWISE = (
-    aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.rsub.Scalar,
-    aten.add.Scalar, aten.sub.Scalar, aten.mul.Scalar,
-)  # fmt: skip
 
 
 # ---- layers over bits, as the kernels take them ----
@@ -262,8 +216,8 @@ def slower(site: LayerSite, kind: Bits) -> str | None:
     """Why a layer that could run over bits is larger and slower so; None where it is not."""
     g = site.geometry
     binary = counts(g, kind) and binary_scales(site.weight) is not None
-    if kind.most > 1 and kind.low != 0.0 and g.padding != (0, 0) and not binary:
-        return f"its padding is not the lowest level, {kind.low:g}"
+    if kind.low != 0.0 and g.padding != (0, 0) and not binary:
+        return f"its padding is not the level of a bit that is 0, {kind.low:g}"
     return None if g.groups == 1 else "its channels are in groups"
 
 
@@ -271,7 +225,7 @@ def slower(site: LayerSite, kind: Bits) -> str | None:
 class Prepared:
     """What a layer over bits of two levels, or over planes, sums: weight as the kernels take it, and what remains.
 
-    sums of the model = scale sums of the kernel + shift. ones: the kernel's channels hold one more, always 1.
+    sums of the model = scale sums of the kernel + shift.
     planes: bit planes side by side as channels; the weight is that of the first, see instructions/layer.py.
     """
 
@@ -281,7 +235,6 @@ class Prepared:
     scale: Tensor
     shift: Tensor
     bipolar: bool
-    ones: bool
     planes: int = 1
 
 
@@ -299,22 +252,14 @@ def prepare(site: LayerSite, kind: Bits) -> Prepared:
         if kind.most > 1:  # the bits of all thresholds side by side, each with the same signs
             g = g._replace(channels=kind.most * row_bytes(g.channels) * 8)
             signs, scales = _side_by_side(signs, site.geometry.channels, kind.most), scales / kind.most
-        return Prepared(g, "binary", signs, scales, shift, -1.0 in (kind.low, kind.high), False)
+        return Prepared(g, "binary", signs, scales, shift, -1.0 in (kind.low, kind.high))
     scaled = (weight.double() * kind.unit).float()
-    if kind.most > 1 and kind.low != 0.0:  # there is no padding
+    if kind.low != 0.0:  # there is no padding
         shift = shift + kind.low * weight.double().sum((1, 2, 3))
-    if (kind.low == 0.0 or kind.most > 1) and (whole := integers(scaled, kind.most)) is not None:
-        return Prepared(g, "integer", *whole, shift, False, False, kind.planes)
-    if kind.most > 1:
-        wide = g._replace(channels=kind.planes * row_bytes(g.channels) * 8)
-        return Prepared(wide, "table", scaled.contiguous(), one, shift, False, False, kind.planes)
-    # low + (high - low) bit: `low` is a bias inside the image, and nothing in the padding
-    weight = (weight.double() * (kind.high - kind.low)).float()
-    inside = kind.low * site.weight.detach().double().sum(1)  # [outputs, height, width]
-    if kind.low == 0.0 or g.padding == (0, 0):
-        return Prepared(g, "table", weight.contiguous(), one, shift + inside.sum((1, 2)), False, False)
-    wide = g._replace(channels=row_bytes(g.channels + 1) * 8)
-    return Prepared(wide, "table", torch.cat([weight, inside.float().unsqueeze(1)], 1), one, shift, False, True)
+    if (whole := integers(scaled, kind.most)) is not None:
+        return Prepared(g, "integer", *whole, shift, False, kind.planes)
+    wide = g if kind.most == 1 else g._replace(channels=kind.planes * row_bytes(g.channels) * 8)
+    return Prepared(wide, "table", scaled.contiguous(), one, shift, False, kind.planes)
 
 
 def _side_by_side(signs: Tensor, channels: int, planes: int) -> Tensor:

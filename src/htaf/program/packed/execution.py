@@ -165,8 +165,7 @@ def _owned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Memory that others reach is moved or freed behind these: to pickle a tensor for another process, PyTorch moves it
     into shared memory.
     """
-    copies = {id(x): x.detach().clone() for x in tensors.values()}  # one where several names are of one tensor
-    return {name: copies[id(x)] for name, x in tensors.items()}
+    return {name: x.detach().clone() for name, x in tensors.items()}
 
 
 def _is(x: Tensor, layout: tuple[Any, ...]) -> bool:

@@ -25,7 +25,7 @@ from htaf.program.packed.model import PackedModel
 from htaf.program.packed.program import Input, Program, check, outputs_to_json
 from htaf.program.packed.report import Report
 
-FORMAT, VERSION = "htaf-packed", "6"
+FORMAT, VERSION = "htaf-packed", "7"
 
 
 def save(packed: PackedModel, path: str | Path, extra: Mapping[str, Any] | None = None) -> None:
@@ -53,7 +53,7 @@ def save(packed: PackedModel, path: str | Path, extra: Mapping[str, Any] | None 
         }
     except (TypeError, ValueError) as error:
         raise PackedError(f"expected JSON values to save beside the model: {error}") from None
-    data = sealed_tensors({k: t for k, t in packed.program.tensors.items() if k not in graph["same"]}, metadata)
+    data = sealed_tensors(packed.program.tensors, metadata)
     if not path.parent.is_dir():
         raise PackedError(f"{path} cannot be written: expected the folder {path.parent}, got none")
     try:
@@ -112,12 +112,10 @@ _SIZE = integer(0, LARGEST)
 
 
 def program_to_json(program: Program) -> dict[str, Any]:
-    """The program without its tensors; of one tensor under several names, the first is to be kept: `same`."""
-    first: dict[int, str] = {}
-    same = {name: first[id(t)] for name, t in program.tensors.items() if first.setdefault(id(t), name) != name}
+    """The program without its tensors."""
     steps = [instruction.to_json() for instruction in program.instructions]
     inputs = [{"sizes": sizes, "dtype": str(dtype).removeprefix("torch.")} for sizes, dtype in program.inputs]
-    return {"inputs": inputs, "steps": steps, "outputs": outputs_to_json(program.outputs), "same": same}
+    return {"inputs": inputs, "steps": steps, "outputs": outputs_to_json(program.outputs)}
 
 
 def program_from_json(written: Any, tensors: dict[str, Tensor]) -> Program:
@@ -128,7 +126,6 @@ def program_from_json(written: Any, tensors: dict[str, Tensor]) -> Program:
             tensor that is not there.
     """
     written = mapping(written)
-    tensors = tensors | {name: _same(other, tensors) for name, other in mapping(written["same"]).items()}
     inputs = tuple(map(_input, items(written["inputs"])))
     if not inputs or any(not sizes for sizes, _ in inputs):
         raise PackedError("expected at least one input of at least one dimension, got none")
@@ -155,12 +152,6 @@ def _input(written: Any) -> Input:
         raise PackedError(f"expected sizes and a dtype, one of {', '.join(operators.INPUTS)}, got {written!r:.80}")
     sizes = (None if size is None else _SIZE(size) for size in items(fields["sizes"]))
     return Input(tuple(sizes), operators.INPUTS[fields["dtype"]])
-
-
-def _same(name: Any, tensors: dict[str, Tensor]) -> Tensor:
-    if not isinstance(name, str) or name not in tensors:
-        raise PackedError(f"expected a tensor of the file, got {name!r:.40}")
-    return tensors[name]
 
 
 def _instruction(written: Any) -> Instruction:

@@ -25,9 +25,8 @@ from htaf.transform.grid import settled
 _NOTHING = (
     aten.clone.default, aten.detach.default, aten.alias.default, aten.contiguous.default, aten.lift_fresh_copy.default,
 )  # fmt: skip
-_JOINED = (aten.flatten.using_ints, aten.unflatten.int)
 _LEVELS = torch.ops.htaf.levels.default
-_RENAMED = (*_JOINED, aten._unsafe_view.default, aten.rrelu.default, aten.to.dtype, _LEVELS)
+_RENAMED = (aten._unsafe_view.default, aten.rrelu.default, _LEVELS)
 _DROPPED = ("_assert", "sym_constrain", "sym_assert")
 
 
@@ -152,15 +151,6 @@ def _simplify(graph: Graph, constants: Constants) -> None:
             continue
         if node.target in (aten.view.default, aten._unsafe_view.default):
             node.target = aten.reshape.default  # a view forbids that values lie otherwise, as they do in channels_last
-        if node.target in _JOINED:
-            _reshape(graph, node)
-        if node.target is aten.to.dtype:
-            node.target, node.args, node.kwargs = aten._to_copy.default, node.args[:1], {"dtype": node.args[1]}
-        if node.target is aten.pad.default and (len(node.args) < 3 or node.args[2] == "constant"):
-            value = node.args[3] if len(node.args) > 3 else node.kwargs.get("value")
-            node.target, node.args, node.kwargs = aten.constant_pad_nd.default, (*node.args[:2], value or 0), {}
-        if node.target is aten.index.Tensor:
-            _indices(graph, node, constants)
         if node.target is aten.rrelu.default:  # whose slope is random in training alone
             source, lower, upper = (*node.args[:3], *(0.125, 1 / 3)[max(0, len(node.args) - 1) :])
             node.target, node.args, node.kwargs = aten.leaky_relu.default, (source, (lower + upper) / 2), {}
@@ -222,43 +212,6 @@ def _spread(graph: Graph, node: Node, constants: Constants) -> None:
         share = call(aten.div.Tensor, total, float(len(thresholds))) if len(thresholds) > 1 else total
     node.replace_all_uses_with(share)
     graph.erase_node(node)
-
-
-def _reshape(graph: Graph, node: Node) -> None:
-    """Dimensions joined or split as a view of the sizes that it makes; -1 for the one that is none of the source's."""
-    source: Any = node.args[0]
-    before = shape_of(source)
-    sizes: list[Any] = []
-    for size in shape_of(node):
-        dim = next((d for d, other in enumerate(before) if same((other,), (size,))), None)
-        if isinstance(size, int):
-            sizes.append(size)
-        elif dim is None:
-            sizes.append(-1)
-        else:
-            with graph.inserting_before(node):
-                sizes.append(graph.call_function(aten.sym_size.int, (source, dim)))
-            sizes[-1].meta["val"] = size
-    if sizes.count(-1) > 1:
-        raise PackedError(f"expected one size that depends on the batch, got {shape_of(node)} of {node.name}")
-    node.target, node.args, node.kwargs = aten.reshape.default, (source, sizes), {}
-
-
-def _indices(graph: Graph, node: Node, constants: Constants) -> None:
-    """Masks that are constants as the indices of what they choose: of a mask no size follows without its values."""
-    picked: list[Any] = []
-    given: Any = node.args[1]
-    for one in given:
-        if one not in constants or constants[one].dtype != torch.bool:
-            picked.append(one)
-            continue
-        with graph.inserting_before(node):
-            places = graph.call_function(aten.nonzero_numpy.default, (one,))
-            for number, found in enumerate(constants[one].nonzero(as_tuple=True)):
-                index = graph.call_function(operator.getitem, (places, number))
-                index.meta["val"] = constants[index] = found
-                picked.append(index)
-    node.args = (node.args[0], picked)
 
 
 def _foldable(node: Node, constants: Constants) -> bool:

@@ -42,12 +42,11 @@ class Lowering:
         self.kinds: dict[Node, Bits] = {}
         self.instructions: list[Instruction] = []
         self.tensors: dict[str, Tensor] = {}
-        self.equal: dict[Any, Tensor] = {}  # by content
+        self.names: dict[Any, str] = {}  # of tensors, by content
         self.rows: dict[Node, Row] = {}
         self.floats: dict[Node, int] = {}  # values of nodes as floats
         self.bits: dict[Node, tuple[int, ...]] = {}  # and as bits, one value a plane
         self.nested: dict[Node, tuple[int, ...]] = {}  # of nested kinds, the bits whose sum they are
-        self.ones: dict[Node, int] = {}
         self.packed_bytes = self.float_bytes = 0
         self.next = 0
         for node in traced.inputs:
@@ -79,13 +78,14 @@ class Lowering:
         return made
 
     def _tensor(self, name: str, tensor: Tensor) -> str:
-        """Keep a tensor under this name or a longer one; equal ones, as of a module that runs twice, are one."""
-        while name in self.tensors:
-            name += "_"
+        """Keep a tensor under this name or a longer one, equal ones under that of the first; gives its name."""
         kept = tensor.detach().clone(memory_format=torch.contiguous_format)
         key = kept.dtype, kept.shape, hashlib.sha256(kept.numpy().tobytes()).digest()
-        self.tensors[name] = self.equal.setdefault(key, kept)
-        return name
+        if key not in self.names:
+            while name in self.tensors:
+                name += "_"
+            self.names[key], self.tensors[name] = name, kept
+        return self.names[key]
 
     def _row(self, node: Node, how: str) -> None:
         self.rows[node] = Row(node.name, self._path(node), str(node.target), how)
@@ -212,8 +212,6 @@ class Lowering:
         counted = ready.kind == "binary" and kind.most > 1
         planes = self.nested[site.source] if counted else self._planes(site.source)
         source = planes[0] if len(planes) == 1 else self._aten(node, "cat.default", [[{"v": p} for p in planes], -1])
-        if ready.ones:
-            source = self._with_ones(site.source, kind, source, ready.geometry.channels)
         kept = ready.weight
         if ready.kind == "integer" and int(kept.abs().max()) <= SMALL:
             kept = to_nibbles(kept)
@@ -268,18 +266,6 @@ class Lowering:
         self.floats[node] = self._put(Means(node.name, source, *names, found.unit, self._value())).y
         self._row(node, "packed: means of bits")
 
-    def _with_ones(self, node: Node, kind: Bits, source: int, places: int) -> int:
-        """The bits with one more channel, which is always 1."""
-        if node not in self.ones:
-            have = row_bytes(kind.whole[0] if kind.whole else kind.channels)
-            if places // 8 > have:
-                source = self._aten(node, "constant_pad_nd.default", [{"v": source}, [0, places // 8 - have], 0])
-            mask = torch.zeros(places, dtype=torch.bool)
-            mask[kind.whole[0] if kind.whole else kind.channels] = True
-            name = self._tensor(f"{node.name}.ones", packed_bits(mask))
-            self.ones[node] = self._aten(node, "bitwise_or.Tensor", [{"v": source}, {"t": name}])
-        return self.ones[node]
-
     def _folded(self, chain: Chain) -> None:
         """A layer over floats with the affine maps after it in its weights."""
         site, affine, outputs = chain.site, chain.affine, chain.site.geometry.outputs
@@ -328,7 +314,8 @@ class Lowering:
         elif others and kind.nested:
             planes, how = (*planes, *self.bits[others[0]]), "packed: levels"
         elif others:
-            planes, how = self._joined(node, first, others[0])
+            planes = self._sum(node, self._planes(first), self._planes(others[0]))[: kind.planes]
+            how = f"packed: sum in {len(planes)} planes"
         (self.nested if kind.nested else self.bits)[node] = planes
         self._row(node, how)
 
@@ -350,18 +337,6 @@ class Lowering:
         del shape[kind.axis]
         sizes = [self._size(s) for s in shape]
         return self._aten(node, "reshape.default", [{"v": plane}, [*sizes, row_bytes(before.channels)]])
-
-    def _joined(self, node: Node, first: Node, second: Node) -> tuple[tuple[int, ...], str]:
-        a, b = self._planes(first), self._planes(second)
-        if node.target is aten.mul.Tensor:
-            left, right = self.kinds[first], self.kinds[second]
-            if left.plain and right.plain:
-                return (self._bitwise(node, "and", a[0], b[0]),), "packed: and"
-            kept, other = (a[0], b[0]) if left.plain else (b[0], a[0])
-            both = self._bitwise(node, "and", kept, other)
-            return (self._bitwise(node, "xor", kept, both),), "packed: and not"
-        planes = self._sum(node, a, b)[: self.kinds[node].planes]
-        return planes, f"packed: sum in {len(planes)} planes"
 
     def _sum(self, node: Node, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
         """The planes of the sum of two integers."""
@@ -385,7 +360,8 @@ class Lowering:
         name = operators.name_of(node)
         if name is None:
             where = f"{node.name} in layer {self._path(node) or 'of the model itself'}"
-            raise PackedError(f"expected operators that a packed model can run, got {node.target} ({where})")
+            hint = ": htaf.integer.integer_program takes truth tables" if "lookup" in str(node.target) else ""
+            raise PackedError(f"expected operators that a packed model can run, got {node.target} ({where}){hint}")
         args = [operators.encode(a, self._argument) for a in node.args]
         kwargs = operators.encode_keywords(node, self._argument)
         if operators.makes(node.target) and "dtype" in (a.name for a in node.target._schema.arguments):  # pyright: ignore

@@ -81,15 +81,14 @@ def read_affine(node: Node, constants: Constants) -> Affine | None:
         aten.add.Tensor: 1, aten.add.Scalar: 1, aten.sub.Tensor: -1, aten.sub.Scalar: -1, aten.rsub.Scalar: -1,
         aten.rsub.Tensor: -1, aten.mul.Tensor: 0, aten.mul.Scalar: 0, aten.div.Tensor: 0, aten.div.Scalar: 0,
     }  # fmt: skip
-    if node.target not in signs or len(node.args) < 2 or set(node.kwargs) - {"alpha"}:
+    if node.target not in signs or len(node.args) != 2 or node.kwargs:
         return None
-    left, right = node.args[:2]
+    left, right = node.args
     if node.target in (aten.rsub.Scalar, aten.rsub.Tensor):
         left, right = right, left
-    alpha = node.kwargs.get("alpha", node.args[2] if len(node.args) > 2 else 1)
     source = left if _is_value(left, constants) else right
     other = right if source is left else left
-    if not isinstance(source, Node) or not _is_value(source, constants) or not isinstance(alpha, (int, float)):
+    if not isinstance(source, Node) or not _is_value(source, constants):
         return None
     constant = _along_one(other, source, constants)
     if constant is None or not same(shape_of(node), shape_of(source)):
@@ -100,9 +99,7 @@ def read_affine(node: Node, constants: Constants) -> Affine | None:
         return None if source is right else Affine(source, 1 / value, zero, axis)
     if signs[node.target] == 0:
         return Affine(source, value, zero, axis)
-    sign = signs[node.target] * alpha if not isinstance(alpha, bool) else signs[node.target]
-    if node.target in (aten.rsub.Scalar, aten.rsub.Tensor) and alpha != 1:
-        return None
+    sign = signs[node.target]
     if source is left:
         return Affine(source, one, sign * value, axis)
     return Affine(source, sign * one, value, axis)
@@ -212,18 +209,11 @@ def is_spikes(node: Node) -> bool:
 
 
 def is_pool(node: Node) -> bool:
-    """A maximum over windows of images, each with a pixel inside, whose sizes are not rounded up."""
+    """A maximum over windows of images without dilation, whose sizes are not rounded up."""
     if node.target is not aten.max_pool2d.default or len(shape_of(node)) != 4:
         return False
-    if node.kwargs.get("ceil_mode") or (len(node.args) > 5 and node.args[5]):
-        return False
-    kernel, _, padding, dilation = pool_sizes(node)
-    sizes = shape_of(node.all_input_nodes[0])[2:]
-    # a window that reaches over the border has a pixel inside unless it steps over the whole image
-    return all(
-        p == 0 or (isinstance(size, int) and p <= d * (k - 1) and d <= size)
-        for size, k, p, d in zip(sizes, kernel, padding, dilation, strict=True)
-    )
+    dilation, ceil = [*node.args[4:], *[1, False][max(len(node.args) - 4, 0) :]]
+    return pair(node.kwargs.get("dilation", dilation)) == (1, 1) and not node.kwargs.get("ceil_mode", ceil)
 
 
 def pair(value: Any) -> Pair:
@@ -232,14 +222,14 @@ def pair(value: Any) -> Pair:
     return int(first), int(rest[-1] if rest else first)
 
 
-def pool_sizes(node: Node) -> tuple[Pair, Pair, Pair, Pair]:
-    """Kernel, stride, padding and dilation of a maximum over windows."""
+def pool_sizes(node: Node) -> tuple[Pair, Pair, Pair]:
+    """Kernel, stride and padding of a maximum over windows."""
 
     def given(name: str, index: int, default: Any) -> Pair:
         return pair((node.args[index] if len(node.args) > index else node.kwargs.get(name)) or default)
 
     kernel = given("kernel_size", 1, None)
-    return kernel, given("stride", 2, kernel), given("padding", 3, 0), given("dilation", 4, 1)
+    return kernel, given("stride", 2, kernel), given("padding", 3, 0)
 
 
 # ---- layers, and what is rounded before them ----

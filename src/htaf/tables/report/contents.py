@@ -15,10 +15,9 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from htaf._ground.console import direction
-from htaf.data.columns import Column
 from htaf.data.notes import Note, from_record, told
 from htaf.data.parts import table_part
-from htaf.data.preprocess import Preprocessor
+from htaf.data.preprocess import Column, Preprocessor
 from htaf.data.tabular import Table
 from htaf.tables.inspection import decided_values, importance, in_units, table_of
 from htaf.tables.readable import Reading

@@ -11,9 +11,8 @@ import torch
 from jaxtyping import Int64
 
 from htaf._ground.errors import option
-from htaf.data.columns import Column, spelled
 from htaf.data.images import ImagePreprocessor, pixel_table
-from htaf.data.preprocess import Preprocessor
+from htaf.data.preprocess import Column, Preprocessor, spelled
 from htaf.program.integer.build import integer_program
 from htaf.program.integer.ops import Array, IntegerError
 from htaf.program.integer.program import PACKED, Input, IntegerProgram

@@ -1,10 +1,10 @@
-"""The exact network of a run as one file for inference, which is written once it predicts as the network does."""
+"""The exact network of a run as a file or folder for inference, written once it predicts as the network does."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from os import PathLike
@@ -18,27 +18,35 @@ from torch import Tensor, nn
 
 from htaf._ground.console import progress as progress_of
 from htaf._ground.errors import HtafError, option
-from htaf._ground.files import check_output, hold, lock_beside
-from htaf.data.images import Images
+from htaf._ground.files import OutputError, check_output, hold, lock_beside
+from htaf.data.images import ImagePreprocessor, Images, pixel_table
+from htaf.data.preprocess import Preprocessor
 from htaf.data.targets import labels_of
 from htaf.program import packed
 from htaf.program.integer import files
-from htaf.program.integer.model import IntegerModel
-from htaf.program.integer.program import PACKED
+from htaf.program.integer.logic_c import told
+from htaf.program.integer.model import IntegerModel, quantised
+from htaf.program.integer.ops import Array, IntegerError
+from htaf.program.integer.program import PACKED, IntegerProgram
+from htaf.program.integer.raw import raw as raw_program
+from htaf.program.integer.raw import raw_inputs
 from htaf.program.packed import Report, Row, Verification
 from htaf.training.runs.data import raw_part, rows_are_known
 from htaf.training.runs.folder import MODEL, RunError
-from htaf.training.runs.integer import build_run
-from htaf.training.runs.packed import RUN, as_run, extra_of
+from htaf.training.runs.integer import build_run, prepared, values_of
+from htaf.training.runs.packed import RUN, extra_of
 from htaf.training.runs.predictions import Agreement, agreement
 from htaf.training.runs.run import Run
 
 if TYPE_CHECKING:
-    from htaf.data.columns import Target
     from htaf.data.parts import Data
+    from htaf.data.preprocess import Target
     from htaf.training.runs.data import PartName, Place, RunPart
 
+Form = Literal["onnx", "nir", "integer", "c", "verilog", "onnx-integer"]
+FOLDERS = ("c", "verilog")
 ROUNDING = 0.002  # of the rows: a sum in another order that is rounded across a threshold may carry on to the output
+SAME = 2.0**-22  # of the largest output: by more, the outputs of an integer program are not the network's, rounded
 NUMBERS = 256 * 3 * 32 * 32  # of the inputs that are compared layer by layer
 
 
@@ -48,10 +56,11 @@ class CheckError(HtafError):
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A file with the exact network of a run.
+    """A file, or a folder of C or Verilog, with the exact network of a run.
 
     path: where it is. size, run_size: its bytes, and those of the run's weights in float32.
     part: of the run's data, on which predictions were compared. agreement: how they agree; None: nothing here runs it.
+    notes: its sizes on the hardware, and the like.
     """
 
     path: Path
@@ -59,11 +68,12 @@ class WrittenFile:
     run_size: int
     part: PartName
     agreement: Agreement | None
+    notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
         """As `htaf export --json` prints it."""
-        sizes = {"file": str(self.path), "bytes": self.size, "run_bytes": self.run_size}
-        return sizes if self.agreement is None else {**sizes, **_checked(self.agreement, self.part)}
+        said = {"file": str(self.path), "bytes": self.size, "run_bytes": self.run_size, "notes": [*self.notes]}
+        return said if self.agreement is None else {**said, **_checked(self.agreement, self.part)}
 
 
 @dataclass(frozen=True)
@@ -139,7 +149,7 @@ def pack_run(
             )
         path.parent.mkdir(parents=True, exist_ok=True)
         packed.save(made, path, extra=extra_of(run, checked=_checked(found, part)))
-        return PackedFile(path, *_sizes(run, path), part, found, made.report, layers, len(compared))
+        return PackedFile(path, *_sizes(run, path), part, found, (), made.report, layers, len(compared))
 
 
 def _pack_program(
@@ -147,76 +157,186 @@ def _pack_program(
 ) -> PackedFile:
     """Pack a network of truth tables as its integer program, which predicts as the network on all rows."""
     program = build_run(run)
-    made = as_run(IntegerModel(program), path).model
-    found = _compared(run.model(), made, rows, progress)
-    _expect_equal(found, differing or 0, part)
+    found = _compared_program(run, program, rows, part, differing, progress)
     path.parent.mkdir(parents=True, exist_ok=True)
     about = {**program.about, PACKED: extra_of(run, checked=_checked(found, part))[RUN]}
     files.save(replace(program, about=about), path)
     report = Report(tuple(Row(op.name, "", type(op).__name__, "packed: integers") for op in program.ops), 0, 0)
     layers = Verification((), found.difference, 0.0, found.difference, found.rows, found.predictions)
-    return PackedFile(path, *_sizes(run, path), part, found, report, layers, 0)
+    return PackedFile(path, *_sizes(run, path), part, found, (), report, layers, 0)
+
+
+def _compared_program(
+    run: Run, program: IntegerProgram, rows: RunPart, part: PartName, differing: int | None, progress: bool
+) -> Agreement:
+    """How an integer program predicts beside the network of its run. Raises CheckError where one row differs."""
+    found = _compared(run.model(), IntegerModel(program, table_of(run)), rows, progress)
+    if program.values[program.output].size == 1 and found.difference > SAME:  # of one number every row tells
+        found = replace(found, predictions=0)
+    _expect_equal(found, differing or 0, part)
+    return found
+
+
+def table_of(run: Run) -> Tensor | None:
+    """What a network of images is given for each pixel, float32 [channels, 256]; None of one of a table."""
+    known = run.preprocessor()
+    return pixel_table(known) if isinstance(known, ImagePreprocessor) else None
 
 
 def export_run(
     run: Run,
     out: str | PathLike[str],
     *,
-    to: Literal["onnx", "nir"],
+    to: Form,
     raw: bool = True,
+    name: str = "network",
+    luts: int | None = None,
     part: PartName = "test",
     differing: int | None = None,
     data: Data | Place | None = None,
     data_dir: Place | None = None,
     progress: bool = False,
 ) -> WrittenFile:
-    """Write the exact network of a run as ONNX, compared by onnxruntime where it is installed, or as NIR.
+    """Write the exact network of a run in another form, compared on all rows of a part before it is written.
 
     Args:
-        to: onnx for any runtime; nir for spiking networks.
+        to: onnx for any runtime, compared by onnxruntime where it is installed; nir for spiking networks, not compared;
+            of weights on a grid as integers alone: integer, a program in a file; c (C99) and verilog, folders;
+            onnx-integer, a file whose name ends with .onnx. Readable and logic networks of tables take raw columns in
+            the last three, see `raw_inputs`.
         raw: ONNX of a table: the preparation is in the file, raw columns in and predictions out, see
             `htaf.export.table_to_onnx`; False: the network alone, as of images.
-        run, out, part, differing, data, data_dir, progress: as `pack_run` takes them.
+        name: of the module or the functions, in C and Verilog.
+        luts: most of six inputs, by an estimate, that Verilog may take; None: 100,000.
+        differing: rows that may have another prediction, from rounding; None: 0.2%, one at least; of integers none.
+        run, out, part, data, data_dir, progress: as `pack_run` takes them.
 
     Returns:
         What was written; its agreement is None where the file was not run.
 
     Raises:
-        CheckError: more predictions differ. ExportError: a network that cannot be written.
+        CheckError: more predictions differ. ExportError, IntegerError: a network that this form cannot hold.
         RunError, OutputError, BusyError: as `pack_run`.
     """
-    import htaf.program.export as writers
-
     part = known_part(run, part)
-    with to_write(run, out, data, differing) as path:
+    if to in ("integer", "onnx-integer") and (Path(out).suffix == ".onnx") != (to == "onnx-integer"):
+        wanted = "that ends with .onnx" if to == "onnx-integer" else "without .onnx behind it"
+        raise OutputError(f"{option('--out', 'out')}: expected a name {wanted} for {to}, got {out}")
+    with nullcontext(Path(out)) if to in FOLDERS else to_write(run, out, data, differing) as path:
         own = own_data(run, data, data_dir)
         rows, training = parts_of(run, own, data_dir, part)
-        model, example, found = run.model(), _some(training, 2), None
-        path.parent.mkdir(parents=True, exist_ok=True)
-        written = path.with_name(f".{path.name}.unchecked")
+        if to in ("onnx", "nir"):
+            example = _some(training, 2)
+            found, notes = _write_network(run, path, to, raw, own, rows, example, part, differing, progress), ()
+        else:
+            program = build_run(run)
+            found = _compared_program(run, program, rows, part, differing, progress)
+            notes = _write_program(run, program, path, to, name, luts, own, rows, part)
+        return WrittenFile(path, *_sizes(run, path), part, found, notes)
+
+
+def _write_network(
+    run: Run,
+    path: Path,
+    to: Form,
+    raw: bool,
+    own: Data,
+    rows: RunPart,
+    example: Tensor,
+    part: PartName,
+    differing: int | None,
+    progress: bool,
+) -> Agreement | None:
+    """ONNX or NIR; gives how it agrees, where something here runs it."""
+    import htaf.program.export as writers
+
+    model, found, runs = run.model(), None, find_spec("onnxruntime") is not None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = path.with_name(f".{path.name}.unchecked")
+    try:
+        if to == "nir":
+            _to_nir(model, example, written, table=not isinstance(own, Images))
+        elif raw and not isinstance(own, Images):
+            known: Any = run.preprocessor()
+            labels = labels_of(run.record)
+            said = {"run": run.record["key"]} | ({"labels": json.dumps(labels)} if labels else {})
+            writers.table_to_onnx(model, known, written, about=said)
+            if runs:
+                table = raw_part(run, own, part)
+                found = _table_agreement(writers.onnx_table(written)(table), run.predict(table), known.target)
+        else:
+            writers.to_onnx(model, example, written, finite=isinstance(own, Images))
+            if runs:
+                found = _compared(model, writers.onnx_network(written), rows, progress)
+        if found is not None:
+            _expect_equal(found, differing, part)
+        written.replace(path)
+    finally:
+        written.unlink(missing_ok=True)
+    return found
+
+
+def _write_program(
+    run: Run,
+    program: IntegerProgram,
+    path: Path,
+    to: Form,
+    name: str,
+    luts: int | None,
+    own: Data,
+    rows: RunPart,
+    part: PartName,
+) -> tuple[str, ...]:
+    """A program in a file, C, Verilog or ONNX; gives what is to be said of it."""
+    x, notes = quantised(program, table_of(run), next(iter(rows))[0][:16]), tuple[str, ...]()
+    is_exact = run.is_readable or run.record["model"]["kind"] == "logic"
+    if is_exact and not isinstance(own, Images) and to != "integer":  # which is the packed file too
         try:
-            if to == "nir":
-                _to_nir(model, example, written, table=not isinstance(own, Images))
-            elif raw and not isinstance(own, Images):
-                known: Any = run.preprocessor()
-                labels = labels_of(run.record)
-                said = {"run": run.record["key"]} | ({"labels": json.dumps(labels)} if labels else {})
-                writers.table_to_onnx(model, known, written, about=said)
-                if find_spec("onnxruntime") is not None:
-                    table = raw_part(run, own, part)
-                    expected = run.predict(table)
-                    predicted = writers.onnx_table(written)(table)
-                    found = _table_agreement(predicted, expected, known.target)
-                    _expect_equal(found, differing, part)
-            else:
-                writers.to_onnx(model, example, written, finite=isinstance(own, Images))
-                if find_spec("onnxruntime") is not None:
-                    found = _compared(model, writers.onnx_network(written), rows, progress)
-                    _expect_equal(found, differing, part)
-            written.replace(path)
-        finally:
-            written.unlink(missing_ok=True)
-        return WrittenFile(path, *_sizes(run, path), part, found)
+            inputs = raw_inputs(program, values_of(program.about["columns"], raw_part(run, own, "all")))
+        except IntegerError as error:
+            notes = (f"takes prepared columns: {error}",)
+        else:
+            program, x = _of_raw(run, program, inputs, raw_part(run, own, part))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if to == "c":
+        from htaf.program.integer.c import to_c
+
+        made = to_c(program, path, name=name, rows=x[:16])
+        bytes_ = f"{made.flash_bytes:,} bytes of constants, {made.ram_bytes:,} bytes of buffers"
+        notes = (*notes, bytes_, *told(program))
+    elif to == "verilog":
+        from htaf.program.integer.verilog import MOST, to_verilog
+
+        estimated = to_verilog(program, path, name=name, rows=x[:16], most=MOST if luts is None else luts)
+        notes = (*notes, f"about {estimated:,} LUTs of six inputs, estimated without a synthesis", *told(program)[:1])
+    elif to == "onnx-integer":
+        from htaf.program.integer.onnx import to_integer_onnx
+
+        to_integer_onnx(program, path)
+    else:
+        files.save(program, path)
+    return *notes, f"program {program.digest[:12]}; htaf verify {path} {run.path} checks it"
+
+
+def _of_raw(
+    run: Run, program: IntegerProgram, inputs: list[dict[str, Any]], rows: pd.DataFrame
+) -> tuple[IntegerProgram, Array]:
+    """The program of raw columns, and what it takes for these rows, for which it predicts as the other one."""
+    made, known = raw_program(program, inputs), run.preprocessor()
+    assert isinstance(known, Preprocessor)
+    x = prepared(made.about["columns"], made.input, rows)
+    wanted = IntegerModel(program).integers(program.input.quantised(known.transform(rows)))
+    if others := others_of(IntegerModel(made).integers(x), wanted):
+        raise CheckError(
+            f"expected the predictions of the run's exact network from raw columns, got {others:,} others of "
+            f"{len(x):,}: nothing is written"
+        )
+    return made, x
+
+
+def others_of(found: Array, wanted: Array) -> int:
+    """How many rows of integer outputs have another prediction; of one output, how many differ."""
+    return int((found != wanted).sum() if wanted.shape[1] == 1 else (found.argmax(1) != wanted.argmax(1)).sum())
 
 
 def _to_nir(model: nn.Module, example: Tensor, path: Path, *, table: bool) -> None:
@@ -321,5 +441,6 @@ def _checked(found: Agreement, part: str) -> dict[str, Any]:
 
 def _sizes(run: Run, path: Path) -> tuple[int, int]:
     """Bytes of the file, and of the run's weights; 0 of a run that is in memory alone."""
-    weights = run.path / MODEL
-    return path.stat().st_size, weights.stat().st_size if weights.exists() else 0
+    weights, written = run.path / MODEL, path.rglob("*") if path.is_dir() else [path]
+    size = sum(file.stat().st_size for file in written if file.is_file())
+    return size, weights.stat().st_size if weights.exists() else 0

@@ -1,44 +1,38 @@
-"""The exact network of a run in other forms, number by number: written, and verified where each form can run."""
+"""The exact network of a run beside its exported forms, number by number, where each can run."""
 
 from __future__ import annotations
 
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
 from htaf._ground.console import progress as progress_of
-from htaf._ground.errors import listed, option
-from htaf._ground.files import OutputError
+from htaf._ground.errors import listed
 from htaf.core.kernels import native
-from htaf.data.images import ImagePreprocessor, Images, pixel_table
+from htaf.data.images import Images
 from htaf.data.parts import Data
 from htaf.data.preprocess import Preprocessor
 from htaf.program.integer import exports, files
 from htaf.program.integer.circuit import Circuit
-from htaf.program.integer.logic_c import told
 from htaf.program.integer.model import quantised
 from htaf.program.integer.ops import Array, IntegerError
 from htaf.program.integer.program import IntegerProgram
-from htaf.program.integer.raw import raw, raw_inputs
+from htaf.program.integer.raw import raw
 from htaf.training.runs.data import PartName, Place, RunPart, raw_part
-from htaf.training.runs.integer import build_run, prepared, values_of
-from htaf.training.runs.packing import CheckError, known_part, own_data, parts_of, to_write
+from htaf.training.runs.integer import build_run, prepared
+from htaf.training.runs.packing import known_part, others_of, own_data, parts_of, table_of
 from htaf.training.runs.run import Run
 
-Form = Literal["integer", "c", "verilog", "onnx-integer"]
-FORMS: tuple[Form, ...] = get_args(Form)
 ROWS = 32  # at once through the definition of a program
 ROUNDING = 2.0**-23  # of an output that is rounded to float32
 
@@ -65,113 +59,6 @@ class Checked:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
-
-
-@dataclass(frozen=True)
-class WrittenProgram:
-    """An export of integers. network: how the run's network in PyTorch compares with it. notes: sizes and the like."""
-
-    path: Path
-    form: Form
-    digest: str
-    network: Checked
-    notes: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """As `htaf export --json` prints it."""
-        about = {"path": str(self.path), "form": self.form, "program_sha256": self.digest}
-        return {**about, "compared": self.network.to_json(), "notes": list(self.notes)}
-
-
-def export_program(
-    run: Run,
-    out: str | PathLike[str],
-    *,
-    to: Form,
-    name: str = "network",
-    luts: int | None = None,
-    part: PartName = "test",
-    data: Data | Place | None = None,
-    data_dir: Place | None = None,
-    progress: bool = False,
-) -> WrittenProgram:
-    """Write the exact network of a run as integers alone: a program, C99, Verilog, or ONNX.
-
-    The network was trained with weights on a grid. Its integer program is compared with it on all rows of a part before
-    anything is written: no prediction may differ. Readable and logic networks of tables take raw columns in C, Verilog
-    and ONNX, see `raw_inputs`; their program of these is compared too.
-
-    Args:
-        out: a file; of C and Verilog a folder.
-        name: of the module or the functions, in C and Verilog.
-        luts: most of six inputs, by an estimate, that Verilog may take; None: 100,000.
-        part, data, data_dir, progress: as `pack_run` takes them.
-
-    Raises:
-        CheckError: predictions differ. IntegerError: the network has no integer form, or a form cannot hold it.
-        RunError, OutputError, BusyError: as `pack_run`.
-    """
-    part = known_part(run, part)
-    if to not in ("c", "verilog") and (Path(out).suffix == ".onnx") != (to == "onnx-integer"):
-        wanted = "that ends with .onnx" if to != "integer" else "without .onnx behind it"
-        raise OutputError(f"{option('--out', 'out')}: expected a name {wanted} for {to}, got {out}")
-    folder = to in ("c", "verilog")  # whose writers look at what is there
-    with nullcontext(Path(out)) if folder else to_write(run, out, data) as path:
-        program = build_run(run)
-        own = own_data(run, data, data_dir)
-        rows = parts_of(run, own, data_dir, part)[0]
-        x = _integers_of(run, program, rows)
-        found = _network(run, program, rows, _run(program, x, progress))
-        others, said = found.predictions, tuple[str, ...]()
-        from_raw = run.is_readable or run.record["model"]["kind"] == "logic"
-        if from_raw and not isinstance(own, Images) and to != "integer":  # which is the packed file too
-            try:
-                inputs = raw_inputs(program, values_of(program.about["columns"], raw_part(run, own, "all")))
-            except IntegerError as error:
-                said = (f"takes prepared columns: {error}",)
-            else:
-                program, x, others = _of_raw(run, program, inputs, raw_part(run, own, part), others)
-        if others:
-            raise CheckError(
-                f"expected the predictions of the run's exact network on {part} rows, got {others:,} others "
-                f"of {found.rows:,}: nothing is written"
-            )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        notes = (*said, *_written(program, path, to, name, luts, x[:16]))
-        return WrittenProgram(path, to, program.digest, found, notes)
-
-
-def _of_raw(
-    run: Run, program: IntegerProgram, inputs: list[dict[str, Any]], rows: pd.DataFrame, others: int
-) -> tuple[IntegerProgram, Array, int]:
-    """The program of raw columns, what it takes for these rows, and how many predictions are not those of the other."""
-    made = raw(program, inputs)
-    x, known = prepared(made.about["columns"], made.input, rows), run.preprocessor()
-    assert isinstance(known, Preprocessor)
-    found = _compared("raw columns", _run(made, x), _run(program, program.input.quantised(known.transform(rows))))
-    return made, x, others + found.predictions
-
-
-def _written(
-    program: IntegerProgram, path: Path, to: Form, name: str, luts: int | None, rows: Array
-) -> tuple[str, ...]:
-    if to == "c":
-        from htaf.program.integer.c import to_c
-
-        made = to_c(program, path, name=name, rows=rows)
-        return (f"{made.flash_bytes:,} bytes of constants, {made.ram_bytes:,} bytes of buffers", *told(program))
-    if to == "verilog":
-        from htaf.program.integer.verilog import MOST, to_verilog
-
-        estimated = to_verilog(program, path, name=name, rows=rows, most=MOST if luts is None else luts)
-        return (f"about {estimated:,} LUTs of six inputs, estimated without a synthesis", *told(program)[:1])
-    if to == "integer":
-        files.save(program, path)
-    else:
-        from htaf.program.integer.onnx import to_integer_onnx
-
-        to_integer_onnx(program, path)
-    return ()
 
 
 def verify_export(
@@ -403,8 +290,7 @@ def _integers(network: Callable[[Tensor], Tensor], program: IntegerProgram, held
 
 def _compared(where: str, found: Outputs, wanted: Outputs) -> Checked:
     differ = int((found != wanted).sum())
-    others = differ if wanted.shape[1] == 1 else int((found.argmax(1) != wanted.argmax(1)).sum())
-    return Checked(where, len(wanted), others, differ)
+    return Checked(where, len(wanted), others_of(found, wanted), differ)
 
 
 def _run(program: IntegerProgram, x: Array, progress: bool = False) -> Outputs:
@@ -429,6 +315,4 @@ def _inputs(held: RunPart, rows: int | None = None) -> Iterator[Tensor]:
 
 def _integers_of(run: Run, program: IntegerProgram, held: RunPart, rows: int | None = None) -> Array:
     """What the program takes for the first rows of a part."""
-    known = run.preprocessor()
-    table = pixel_table(known) if isinstance(known, ImagePreprocessor) else None
-    return np.concatenate([quantised(program, table, x) for x in _inputs(held, rows)])
+    return np.concatenate([quantised(program, table_of(run), x) for x in _inputs(held, rows)])

@@ -45,12 +45,11 @@ def max_pool(
     kernel: tuple[int, int],
     stride: tuple[int, int],
     padding: tuple[int, int],
-    dilation: tuple[int, int],
     smallest: Tensor | None = None,
 ) -> Tensor:
     channels = 8 * bits.shape[-1]
     bits = check_bits(bits, channels)
-    geometry = Geometry(channels, channels, kernel, stride, padding, dilation)
+    geometry = Geometry(channels, channels, kernel, stride, padding)
     if any(2 * p > k for p, k in zip(padding, kernel, strict=True)):
         raise ValueError(f"padding must be at most half of the kernel {kernel}, got {padding}")
     size = geometry.out_size(*bits.shape[1:3])
@@ -92,24 +91,14 @@ def means(bits: Tensor, layer: Laid) -> Tensor:
     return y
 
 
-def spikes(
-    x: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    *,
-    leak: float,
-    gain: float,
-    threshold: float,
-    soft: bool,
-) -> Tensor:
+def spikes(x: Tensor, *, leak: float, gain: float, threshold: float, soft: bool) -> Tensor:
     if x.dtype != torch.float32 or x.device.type != "cpu" or x.ndim < 2:
         raise TypeError(f"x must be float32 [steps, ..., channels] on the CPU, got {x.dtype} {tuple(x.shape)}")
     if x.numel() and not x[0].is_contiguous():
         x = x.contiguous()
     steps, channels = len(x), x.shape[-1]
-    kept = [v if v is None else check_floats(name, v, (channels,)) for name, v in (("scale", scale), ("shift", shift))]
     bits = torch.empty(*x.shape[:-1], row_bytes(channels), dtype=torch.uint8, device=CPU)
-    neuron = (*(0 if v is None else v.data_ptr() for v in kept), leak, gain, threshold, soft)
+    neuron = (0, 0, leak, gain, threshold, soft)  # no scale and no shift
     pixels = math.prod(x.shape[1:-1])
     extension().spikes(
         x.data_ptr(), x.stride(0), bits.data_ptr(), steps, pixels, channels, neuron, torch.get_num_threads()

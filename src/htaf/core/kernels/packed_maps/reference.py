@@ -46,7 +46,6 @@ def max_pool(
     kernel: tuple[int, int],
     stride: tuple[int, int],
     padding: tuple[int, int],
-    dilation: tuple[int, int],
     smallest: Tensor | None = None,
 ) -> Tensor:
     """Bits [batch, height, width, bytes] -> the or of every window, for 0, 1 and for -1, 1. Padding never counts.
@@ -54,33 +53,21 @@ def max_pool(
     smallest: [bytes], the channels of which it is the and.
     """
     if smallest is not None:
-        return max_pool(bits ^ smallest, kernel, stride, padding, dilation) ^ smallest
+        return max_pool(bits ^ smallest, kernel, stride, padding) ^ smallest
     channels = 8 * bits.shape[-1]
     images = unpack(bits, channels).permute(0, 3, 1, 2)
-    pooled = torch.nn.functional.max_pool2d(images, kernel, stride, padding, dilation)
+    pooled = torch.nn.functional.max_pool2d(images, kernel, stride, padding)
     return pack(pooled.permute(0, 2, 3, 1) > 0)
 
 
-def spikes(
-    x: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    *,
-    leak: float,
-    gain: float,
-    threshold: float,
-    soft: bool,
-) -> Tensor:
+def spikes(x: Tensor, *, leak: float, gain: float, threshold: float, soft: bool) -> Tensor:
     """Exact neurons over time: float32 [steps, ..., channels] -> bits [steps, ..., bytes].
 
-    With z = scale x + shift: h = leak v + gain z, spike = h - threshold >= 0, then v = h - threshold spike (soft) or
-    (1 - spike) h, from rest.
+    h = leak v + gain x, spike = h - threshold >= 0, then v = h - threshold spike (soft) or (1 - spike) h, from rest.
     """
     v, found = torch.zeros_like(x[0]), []
     for now in x:
-        z = now if scale is None else now * scale
-        z = z if shift is None else z + shift
-        h = leak * v + gain * z
+        h = leak * v + gain * now
         fired = h - threshold >= 0
         v = h - threshold * fired if soft else torch.where(fired, 0.0, h)
         found.append(pack(fired))

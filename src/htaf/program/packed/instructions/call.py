@@ -76,9 +76,6 @@ class Call(Instruction):
 MOST_INPUTS = 1024  # of an output: the weights of 64 outputs stay in a cache of the second level
 
 
-Window = tuple[tuple[int, int], tuple[int, int]]  # kernel and stride
-
-
 class _Layer(NamedTuple):
     run: Run
     plan: Callable[[Planning], bool]
@@ -86,10 +83,7 @@ class _Layer(NamedTuple):
 
 def _layer(call: Call, machine: Machine) -> _Layer | None:
     """The kernel of csrc/floats.cpp for this call; None where PyTorch runs it."""
-    makers = {
-        "conv2d.default": _convolution, "linear.default": _linear, "avg_pool2d.default": _average,
-        "mean.dim": _mean,
-    }  # fmt: skip
+    makers = {"conv2d.default": _weighted, "linear.default": _weighted, "mean.dim": _mean}
     maker = makers.get(call.operator)
     return None if maker is None or call.kwargs else maker(call, machine)
 
@@ -110,33 +104,42 @@ def _constants(call: Call, machine: Machine, weight_dimensions: int) -> tuple[in
     return values[0], found, added
 
 
-def _convolution(call: Call, machine: Machine) -> _Layer | None:
-    constants = _constants(call, machine, 4)
+def _weighted(call: Call, machine: Machine) -> _Layer | None:
+    """A convolution, or a linear layer as one of 1 x 1 over one image of one row."""
+    is_linear = call.operator == "linear.default"
+    constants = _constants(call, machine, 2 if is_linear else 4)
     usual: list[Any] = [[1, 1], [0, 0], [1, 1], 1]
     stride, padding, dilation, groups = [*call.args[3:], *usual[max(len(call.args) - 3, 0) :]]
     strides, border, apart = _pair(stride), _pair(padding), _pair(dilation)
     if constants is None or groups != 1 or strides is None or border is None or apart is None:
         return None
     source, weight, bias = constants
+    weight = weight[..., None, None] if is_linear else weight
     outputs, channels, height, width = weight.shape
     g = Geometry(channels, outputs, (height, width), strides, border, apart)
     fallback, floats, laid, y = _run(call, machine.tensors), machine.floats, machine.floats.prepare(weight), call.y
     added = None if bias is None else bias.contiguous()
 
+    def images(x: Tensor) -> Tensor:
+        if not is_linear:
+            return x
+        return x.reshape(1, 1, x.numel() // max(x.shape[-1], 1), x.shape[-1]).permute(0, 3, 1, 2)
+
     def run(values: Values, batch: int) -> None:
         x = values[source]
-        if x.ndim == 4:
-            values[y] = floats.convolution(x, laid, added, g)
-        else:
+        if not is_linear and x.ndim != 4:
             fallback(values, batch)
+            return
+        made = floats.convolution(images(x), laid, added, g)
+        values[y] = made.permute(0, 2, 3, 1).view(*x.shape[:-1], outputs) if is_linear else made
 
     def plan(planning: Planning) -> bool:
         x = planning.example(source)
-        if x.ndim != 4:
+        if not x.is_contiguous() if is_linear else x.ndim != 4:
             return False
-        ends = Ends(shift=planning.address(added), y=y)
+        x = images(x)
         where = floats.shape_of(x, g), At(source), floats.strides_of(x), planning.address(laid)
-        planning.step("floats", *where, NO_WINDOW, ends=ends)
+        planning.step("floats", *where, NO_WINDOW, ends=Ends(shift=planning.address(added), y=y))
         return True
 
     return _Layer(run, plan)
@@ -149,92 +152,32 @@ def _pair(written: Any) -> tuple[int, int] | None:
     return written[0], written[-1]
 
 
-def _linear(call: Call, machine: Machine) -> _Layer | None:
-    constants = _constants(call, machine, 2)
-    if constants is None:
-        return None
-    source, weight, bias = constants
-    g = Geometry(weight.shape[1], weight.shape[0])
-    floats, laid, y = machine.floats, machine.floats.prepare(weight[..., None, None]), call.y
-    added = None if bias is None else bias.contiguous()
-
-    def rows(x: Tensor) -> Tensor:
-        return x.reshape(1, 1, x.numel() // max(x.shape[-1], 1), x.shape[-1]).permute(0, 3, 1, 2)
-
-    def run(values: Values, batch: int) -> None:
-        x = values[source]
-        values[y] = floats.convolution(rows(x), laid, added, g).permute(0, 2, 3, 1).view(*x.shape[:-1], g.outputs)
-
-    def plan(planning: Planning) -> bool:
-        x = planning.example(source)
-        if not x.is_contiguous():
-            return False
-        x = rows(x)
-        ends = Ends(shift=planning.address(added), y=y)
-        where = floats.shape_of(x, g), At(source), floats.strides_of(x), planning.address(laid)
-        planning.step("floats", *where, NO_WINDOW, ends=ends)
-        return True
-
-    return _Layer(run, plan)
-
-
 def _in_rows_of_channels(x: Tensor) -> bool:
     return x.ndim == 4 and x.dtype == torch.float32 and x.permute(0, 2, 3, 1).is_contiguous()
 
 
-def _average(call: Call, machine: Machine) -> _Layer | None:
-    kernel = _pair(call.args[1]) if len(call.args) > 1 else None
-    stride = _pair((call.args[2] if len(call.args) > 2 else None) or call.args[1]) if kernel else None
-    padding, ceiling, _, divisor = [*call.args[3:], *[[0], False, True, None][max(len(call.args) - 3, 0) :]]
-    if kernel is None or stride is None or _pair(padding) != (0, 0) or divisor is not None:
-        return None
-    if len(call.reads) != 1 or call.args[0] != {"v": call.reads[0]}:
-        return None
-    (k0, k1), (s0, s1) = kernel, stride
-
-    def window(x: Tensor) -> Window | None:
-        if not _in_rows_of_channels(x) or x.shape[2] < k0 or x.shape[3] < k1:
-            return None
-        whole = not ceiling or ((x.shape[2] - k0) % s0 == 0 and (x.shape[3] - k1) % s1 == 0)
-        return (kernel, stride) if whole else None
-
-    return _means(call, machine, window)
-
-
 def _mean(call: Call, machine: Machine) -> _Layer | None:
     """Of all pixels of images."""
-    dims = call.args[1] if len(call.args) in (2, 3) else None
-    kept = call.args[2:] == [True]
-    if call.args[2:] not in ([], [True], [False]):
+    dims, kept = call.args[1] if len(call.args) in (2, 3) else None, call.args[2:] == [True]
+    if call.args[2:] not in ([], [True], [False]) or call.args[0] != {"v": call.reads[0]}:
         return None
     if not isinstance(dims, list) or sorted(d % 4 for d in dims if isinstance(d, int)) != [2, 3] or len(dims) != 2:
         return None
-    if call.args[0] != {"v": call.reads[0]}:
-        return None
-
-    def window(x: Tensor) -> Window | None:
-        return ((x.shape[2], x.shape[3]), (1, 1)) if _in_rows_of_channels(x) else None
-
-    return _means(call, machine, window, flat=not kept)
-
-
-def _means(call: Call, machine: Machine, window: Callable[[Tensor], Window | None], *, flat: bool = False) -> _Layer:
-    """Of these windows of an input, where they can be taken. flat: without the two dimensions of one pixel."""
     fallback, floats, source, y = _run(call, machine.tensors), machine.floats, call.reads[0], call.y
 
     def run(values: Values, batch: int) -> None:
         x = values[source]
-        if (found := window(x)) is None:
+        if not _in_rows_of_channels(x):
             fallback(values, batch)
         else:
-            means = floats.average(x, *found)
-            values[y] = means.flatten(1) if flat else means
+            means = floats.average(x, tuple(x.shape[2:]), (1, 1))
+            values[y] = means if kept else means.flatten(1)
 
     def plan(planning: Planning) -> bool:
         x = planning.example(source)
-        if (found := window(x)) is None:
+        if not _in_rows_of_channels(x):
             return False
-        shape = floats.shape_of(x, floats.windows(x, *found, (0, 0)))
+        shape = floats.shape_of(x, floats.windows(x, tuple(x.shape[2:]), (1, 1), (0, 0)))
         planning.step("average", shape, At(source), At(y), makes=[y])
         return True
 

@@ -117,7 +117,7 @@ class Spikes(Instruction):
         numbers = {"leak": self.leak, "gain": self.gain, "threshold": self.threshold, "soft": self.soft}
 
         def run(values: Values, batch: int) -> None:
-            values[bits] = spikes(values[source].movedim(axis, -1), None, None, **numbers)
+            values[bits] = spikes(values[source].movedim(axis, -1), **numbers)
 
         return Ready(run)
 
@@ -151,14 +151,13 @@ class Pool(Instruction):
     kernel: Window
     stride: Window
     padding: Border
-    dilation: Window
     bits: Made
     smallest: TensorName | None = None
     stepped: bool = False
 
     def sizes(self, values: Sequence[Any], tensors: Mapping[str, Tensor], most: int) -> list[Any]:
         x = expect_bits(values[self.input], 4, None)
-        pool = Geometry(1, 1, self.kernel, self.stride, self.padding, self.dilation)
+        pool = Geometry(1, 1, self.kernel, self.stride, self.padding)
         if any(2 * p > k for p, k in zip(self.padding, self.kernel, strict=True)):
             raise PackedError(f"expected a padding of at most half a window, got {self.padding}")
         pool.check()
@@ -170,7 +169,7 @@ class Pool(Instruction):
 
     def prepare(self, machine: Machine) -> Ready:
         pool, source, bits = machine.maps.max_pool, self.input, self.bits
-        windows = (self.kernel, self.stride, self.padding, self.dilation)
+        windows = (self.kernel, self.stride, self.padding)
         smallest = None if self.smallest is None else aligned(machine.tensors[self.smallest])
 
         def run(values: Values, batch: int) -> None:
@@ -183,7 +182,7 @@ class Pool(Instruction):
         if not bits.is_contiguous():
             return False
         channels = 8 * bits.shape[-1]
-        windows = Geometry(channels, channels, self.kernel, self.stride, self.padding, self.dilation)
+        windows = Geometry(channels, channels, self.kernel, self.stride, self.padding)
         places = At(self.input), At(self.bits), planning.address(ready.layer)
         planning.step("max_bits", shape2d(bits, windows), *places, makes=[self.bits])
         return True
