@@ -250,13 +250,19 @@ class Reading:
         return found
 
 
-def condition_of(said: dict[str, Any], threshold: float, given: Input) -> Condition:
-    """Say which raw values have a bit, by its input, see `Condition`, and its threshold as the network has it."""
-    unit, near = 2.0**-given.exponent, 0.499  # of the values that the network reads as this one
+def condition_of(
+    said: dict[str, Any], threshold: float, given: Input, near: Sequence[float] = (-0.499, 0, 0.499)
+) -> Condition:
+    """Say which raw values have a bit, by its input, see `Condition`, and its threshold as the network has it.
+
+    near: where its number may be, in units of the network around the threshold; by default where this one reads it as
+    the threshold. The values that are rounded up to the threshold begin at -0.5.
+    """
+    unit = 2.0**-given.exponent
     least = math.ceil(threshold / unit)
     if said["kind"] in ("number", "date"):
         span = said["high"] - said["low"]
-        ends = (said["low"] + (least + off) * unit * span for off in (-near, 0, near))
+        ends = (said["low"] + (least + off) * unit * span for off in near)
         return Condition(said, given, least, shortest(*ends))
     if said["kind"] == "encoded":
         return Condition(said, given, least, texts=frozenset(t for t, v in said["values"].items() if v >= least))

@@ -79,6 +79,6 @@ def condition(program: IntegerProgram, bit: Bit) -> str:
     if not isinstance(bit, Compared):
         return "another table"
     said, unit = program.about["columns"][bit.place], 2.0**-program.input.exponent
-    ends = [condition_of(said, end * unit, program.input) for end in bit.toggles]
+    ends = [condition_of(said, end * unit, program.input, (-0.501, -0.5, -0.499)) for end in bit.toggles]
     signs = itertools.cycle((not bit.first, bool(bit.first)))
     return ", ".join(one.text(on) for one, on in zip(ends, signs, strict=False))
