@@ -302,7 +302,8 @@ def test_columns_that_multiply(classes: int) -> None:
     assert np.array_equal(points * said.unit, model._outputs(frame)[:, -len(said.outputs) :])
     program = build_run(model.run_)
     direct = raw(program, raw_inputs(program, values_of(program.about["columns"], frame)))
-    assert np.array_equal(*(one.run(prepared(one.about["columns"], one.input, frame)) for one in (program, direct)))
+    found = [one.run(prepared(one.about["columns"], one.input, frame)) for one in (program, direct)]
+    assert np.array_equal(found[0], found[1])
 
 
 def test_other_networks_are_not_readable() -> None:
