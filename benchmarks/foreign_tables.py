@@ -250,6 +250,7 @@ def made(method: str, classes: bool, frame: pd.DataFrame, options: dict[str, Any
     prepared = make_column_transformer(
         (make_pipeline(SimpleImputer(strategy="median"), StandardScaler()), numbers),
         (OneHotEncoder(handle_unknown="ignore"), texts),
+        sparse_threshold=0,  # FIGS takes no sparse matrix
     )
     if method in ("figs", "rulefit", "tree"):
         return make_pipeline(prepared, _of_rules(method, classes, rules or 12))
