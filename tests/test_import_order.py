@@ -43,20 +43,20 @@ ORDER = [
 # Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
     "_ground": 1_237,
-    "cli": 3_088,
+    "cli": 3_349,
     "concepts": 7_490,
-    "core": 5_027,
-    "data": 6_758,
+    "core": 5_003,
+    "data": 6_078,
     "language": 2_363,
     "models": 2_370,
-    "program": 10_801,
-    "tables": 2_821,
-    "training": 8_207,
+    "program": 10_519,
+    "tables": 2_817,
+    "training": 8_210,
     "transform": 6_128,
     "": 564,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 56_854, ("tests", "paper/tests"): 47_586, ("paper/src",): 13_848}
+TOTALS = {("src/htaf",): 56_128, ("tests", "paper/tests"): 47_396, ("paper/src",): 13_848}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 

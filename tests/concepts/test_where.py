@@ -19,6 +19,8 @@ from htaf.concepts.codes import ConceptError
 from htaf.concepts.regions import Map, Regions, resized
 from htaf.concepts.where import Pictures
 from htaf.data.image_sets import load
+from htaf.data.images import ImagePreprocessor
+from htaf.data.reading import DataError
 from htaf.models.build import backbone
 
 
@@ -53,6 +55,11 @@ def test_images_in_files(tmp_path: Path, side: int) -> None:
     assert found.original(names[0]).shape == (3, side, side + 1)
     with pytest.raises(ConceptError, match=f"such as '{names[0]}', got 'a/9.png'"):
         found.pixels(["a/9.png"])
+    own = Pictures(ImagePreprocessor((0.5,) * 3, (0.2,) * 3, images.train.size, 3, images.classes))  # of codes of files
+    paths = [str(tmp_path / name) for name in names]
+    assert torch.equal(own.pixels(paths), found.pixels(names))
+    with pytest.raises(DataError, match="No such file"):
+        own.pixels([*paths, str(tmp_path / "a/9.png")])
 
 
 ACT = partial(htaf.HTAF, 2.0, 11.0)
