@@ -454,10 +454,8 @@ def learned(rows: Rows, terms: Sequence[Term], options: Options) -> tuple[Fit, V
     """The fit with the fewest steps that is as good as the best one out of fold, but for `LEVEL` standard errors; and
     the outputs of each row by a fit of the other folds."""
     fits, start = path(rows, terms, options)
-    order, folds = (
-        np.random.default_rng(0).permutation(len(rows.y)),
-        list[tuple[np.ndarray, dict[tuple[float, int], Fit]]](),
-    )
+    order = np.random.default_rng(0).permutation(len(rows.y))
+    folds = list[tuple[np.ndarray, dict[tuple[float, int], Fit]]]()
     losses = {key: np.empty(len(rows.y)) for key in fits}
     for fold in range(FOLDS):
         held = np.sort(order[fold::FOLDS])
@@ -519,11 +517,8 @@ def short_thresholds(net: MLP, x: torch.Tensor, known: Preprocessor) -> torch.Te
     Each is a value that the network reads, between two of the rows.
     """
     assert isinstance(net.thermometer, Thermometer)
-    made, columns, unit = (
-        net.thermometer.threshold.clone(),
-        inputs_of(known, Input("columns", (1,), 0, 1)),
-        2**net.columns.exponent,
-    )
+    made, unit = net.thermometer.threshold.clone(), 2**net.columns.exponent
+    columns = inputs_of(known, Input("columns", (1,), 0, 1))
     for place, (j, threshold) in enumerate(zip(net.thermometer.column.tolist(), made.tolist(), strict=True)):
         said = columns[j]
         if said["kind"] in ("number", "date"):
