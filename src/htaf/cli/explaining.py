@@ -49,7 +49,7 @@ def explain(
     if is_language_model(run):
         raise UsageError(f"expected a run of a table, {run} is a language model")
     if run.is_file():
-        raise UsageError(f"expected a run folder of a table, got the file {run}: of a packed run give the run it is of")
+        raise UsageError(f"expected a run folder of a table, got the file {run}: give the run that it was packed from")
     from htaf.tables.inspection import importance, reasons, table_of
     from htaf.training.runs.data import rows_are_known
 
