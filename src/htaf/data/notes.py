@@ -335,8 +335,8 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "learned nothing": "WARNING: on the validation part the network is no better than a constant ({values[0]}): it has "
     "learned nothing. Lower lr, train for more epochs, or check the data",
     "never predicted": _never_predicted,
-    "threshold": "{values[2]!r} is predicted from a probability of {values[0]:.4g}, the best {values[1]} on the "
-    "validation part ({values[3]:.4f}; {values[4]:.4f} from 0.5), {count:row} of it",
+    "threshold": "{values[2]!r} is predicted from a probability of {values[0]:.4g}: the best {values[1]} on the "
+    "{count:row} of the validation part ({values[3]:.4f}; {values[4]:.4f} from 0.5)",
     "few to choose by": _few_to_choose_by,
     "few for a threshold": "only {count:validation row} of the rarer class {column!r} choose the threshold, so chance "
     "decides much of it: validate on more rows, or give a number",
