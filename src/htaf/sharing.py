@@ -1,8 +1,7 @@
-"""What htaf wrote, opened by its place, and shared at the Hugging Face hub.
+"""Open what htaf wrote, from a folder, a file or the Hugging Face hub, and share it there.
 
-A place is a folder, a file, or a name at the hub, of which nothing is fetched but tensors and JSON, by the names that
-they have here: no code, no pickle. What was fetched is read as any other folder is: by the SHA-256 of its record, never
-as code.
+From the hub only tensors and JSON are fetched, under the file names that htaf writes: no code, no pickle. What was
+fetched is read like any other folder: by the SHA-256 of its record, never as code.
 """
 
 from __future__ import annotations
@@ -78,9 +77,9 @@ def load(place: str | PathLike[str], *, revision: str | None = None, method: Ste
         method: the class of the run's step where it was trained with one from outside htaf.
 
     Returns:
-        of a run on a table `HtafClassifier` or `HtafRegressor`; of a run on images `htaf.runs.Run`; of a file of
-        `htaf pack` `htaf.runs.PackedRun`, of `htaf.packed.save` `PackedModel`; of `ConceptBottleneck.save` that
-        classifier. `htaf.language.load` opens language models.
+        `HtafClassifier` or `HtafRegressor` for a run on a table; `htaf.runs.Run` for a run on images;
+        `htaf.runs.PackedRun` for a file of `htaf pack`; `PackedModel` for a file of `htaf.packed.save`;
+        `ConceptBottleneck` for its `save`. `htaf.language.load` opens language models.
 
     Raises:
         HtafError: there is nothing that htaf wrote, it is damaged, or the hub cannot be reached: SharingError,
@@ -95,10 +94,10 @@ def load(place: str | PathLike[str], *, revision: str | None = None, method: Ste
 
 
 def fetched(place: str | PathLike[str], revision: str | None = None) -> Path:
-    """A folder or file of this machine: what there is at `place`, else what is fetched from the hub.
+    """Return a folder or file of this machine: the one at `place`, else one fetched from the hub.
 
-    A name is a text; a path, and ./owner/name, is of this machine. A name is not asked for at the hub where a folder of
-    this machine is called like its owner, as in runs/name; with a revision it always is.
+    A `Path`, or a text such as ./owner/name, is on this machine. A text owner/name is fetched from the hub, unless this
+    machine has a folder called like the owner, as in runs/name. With a revision it is always fetched.
 
     Args:
         place, revision: as of `load`.
@@ -112,7 +111,7 @@ def fetched(place: str | PathLike[str], revision: str | None = None) -> Path:
         raise SharingError(f"expected a commit, branch or tag as revision, got {revision!r:.80}")
     if found is None:
         if revision is not None:
-            raise SharingError(f"a revision is of a name at the hub, owner/name, got {text}")
+            raise SharingError(f"revision= needs a name at the hub, owner/name, got {text}")
         return path
     name, behind = found.groups()
     if revision is None and (path.exists() or (behind is None and path.parent.is_dir())):

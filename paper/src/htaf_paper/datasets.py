@@ -18,7 +18,7 @@ IMAGES = {"cifar10": 60_000, "cifar100": 60_000}
 # not in these files: what is published, and what is printed
 PUBLISHED = (
     ("CUB-200", "11,788", "11,788", "first 50 classes at hand here"),
-    ("Tiny-ImageNet", "100,000 training images", "100,000", "not run: data"),
+    ("Tiny-ImageNet", "100,000 training images", "100,000", "not supported"),
     ("WinoGrande-small", "640 + 1,267 = 1,907", "1,907", ""),
     ("WinoGrande-medium", "2,558 + 1,267 = 3,825", "3,823", "differs"),
     ("OpenBookQA", "4,957 + 500 = 5,457", "5,456", "differs"),

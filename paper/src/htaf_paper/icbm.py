@@ -176,7 +176,7 @@ def smoke(
 HUB = {"resnet": "resnet18", "wide_resnet": "wide_resnet50_2", "vit": "vit_base_patch32_224.augreg_in21k"}
 HUB_SIZE = 224
 FULL_SEEDS = 5
-DATA = ("cifar10", "cifar100", "cub", "tiny-imagenet")
+DATA = ("cifar10", "cifar100", "cub")  # the paper has Tiny-ImageNet too, whose layout htaf does not read
 BACKBONES = ("resnet", "wide_resnet", "vit")
 PAIRS = {"alpha0,alpha1,sharpen": tuple((a, b, False) for a, b in PAPER_PAIRS)}
 
@@ -185,7 +185,7 @@ def full_recipe(backbone: str, data: str) -> Recipe:
     """The training at the paper's size: WRN-40-6 and WRN-28-6 from scratch, else weights of ImageNet, fine-tuned."""
     if backbone == "wide_resnet" and data.startswith("cifar"):
         return ready_recipe("icbm", data)
-    small = {"cifar10": HUB_SIZE, "cifar100": HUB_SIZE, "tiny-imagenet": HUB_SIZE}.get(data, 0)
+    small = HUB_SIZE if data.startswith("cifar") else 0
     return ready_recipe("icbm", "finetune").replace(backbone=HUB[backbone], enlarge=small)
 
 

@@ -221,7 +221,7 @@ def _expect_once(words: list[str], function: Callable[..., None]) -> None:
     flags = [name.removeprefix("no-") for name in given]
     for name in flags:
         if flags.count(name) > 1 and name not in repeated:
-            raise UsageError(f"expected --{name} once, got it {flags.count(name)} times: its values belong behind one")
+            raise UsageError(f"expected --{name} once, got it {flags.count(name)} times: give all its values after one")
 
 
 def _unknown(word: str | None, group: str | None) -> str:

@@ -166,7 +166,7 @@ def demo(
         return _shown(out, _own(out, data, seed, folder, base_url, data_dir), json)
     if folder != FolderFlags() or base_url is not None or data_dir is not None:
         raise UsageError(
-            "--backbone and all other flags beside --out, --seed and --json are for your own images: give --data too"
+            "--backbone and all flags other than --out, --seed and --json are for your own images: give --data too"
         )
     if (out / "demo.json").exists():
         tell(f"already done: {out} holds this demonstration. Delete it to make it again")

@@ -43,10 +43,10 @@ def evaluate(
 ) -> None:
     """Measure the smooth and the exact network of a run, and how they differ.
 
-    Of a language model: show the scores of its run, or measure it and its original on --data.
+    For a language model: show the scores of its run, or measure it and its original on --data.
 
     Args:
-        data: Other labelled data: a table with the same columns, or images of the same classes; of a language model
+        data: Other labelled data: a table with the same columns, or images of the same classes; for a language model a
             text; none: the run's own.
         part: Part of the run's own data; none: test.
     """

@@ -36,10 +36,10 @@ def explain(
     """Say what a table's network does: importance of the columns, what they add to a row.
 
     Args:
-        rows: A CSV or Parquet file with the raw columns: the reasons of one of its rows; none: importance of columns.
+        rows: A CSV or Parquet file with the raw columns, to explain one of its rows; none: importance of columns.
         row: Which row of ROWS, from 1; none: the first.
-        data: The run's own table, where it lies now; of a run on a data frame any rows with the target; none: where it
-            was at the training.
+        data: Where the run's own table is now; for a run on a data frame any rows with the target; none: where it was
+            at the training.
     """
     if row is not None and row < 1:
         raise UsageError(f"--row must be >= 1, got {row}")
@@ -49,7 +49,7 @@ def explain(
     if is_language_model(run):
         raise UsageError(f"expected a run of a table, {run} is a language model")
     if run.is_file():
-        raise UsageError(f"expected a run folder of a table, got the file {run}: of a packed run give the run it is of")
+        raise UsageError(f"expected a run folder of a table, got the file {run}: give the run that it was packed from")
     from htaf.tables.inspection import importance, reasons, table_of
     from htaf.training.runs.data import rows_are_known
 

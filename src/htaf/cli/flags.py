@@ -65,7 +65,7 @@ registry = ConstructorRegistry()
 MethodOfRun = Annotated[
     str | None,
     arg(
-        help="Class of the run's activation, if it is not one of htaf's. Its code is executed.",
+        help="Class of the run's activation, if it is not one of htaf's. htaf runs its code.",
         metavar="PACKAGE.MODULE:CLASS",
     ),
 ]
@@ -73,7 +73,7 @@ MethodOfRun = Annotated[
 
 @contextlib.contextmanager
 def needs_source(instead: str) -> Iterator[None]:
-    """Where a run does not say where its data came from, the command was used wrongly: say what to do instead."""
+    """Turn the error of a run that does not say where its data are into one that says what to do instead."""
     from htaf.training.runs import UnknownSourceError
 
     try:

@@ -72,8 +72,8 @@ def name_command(
         attributes: Names from cub, digits, or a CSV or Parquet file with a row for each class.
         model: Names from this model, which reads the classes' names or sees --pictures; none: OPENAI_MODEL.
         out: Also write the names, to .json.
-        threshold: A name is verified from this held-out balanced accuracy on.
-        seed: Seed of what is held out.
+        threshold: Held-out balanced accuracy that a verified name must reach.
+        seed: Seed of the choice of what is held out.
         base_url: Address of an OpenAI-compatible server, whose key is in OPENAI_API_KEY; most local servers need none.
             none: OPENAI_BASE_URL, else OpenAI's.
     """

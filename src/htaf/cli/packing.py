@@ -39,10 +39,10 @@ def pack(
     """Pack the exact network: bits instead of floats. `htaf predict FILE` reads the file, preprocessing included.
 
     Args:
-        differing: Rows of that part that may have another prediction, from rounding; none: 0.2%.
+        differing: Most rows of that part that may get another prediction, from rounding; none: 0.2%.
     """
     if is_language_model(run):
-        raise UsageError(f"expected a run of bits, {run} is a language model: htaf.language.load reads it as it is")
+        raise UsageError(f"expected a run with steps, {run} is a language model: open it with htaf.language.load")
     _check_differing(differing)
     from htaf.training.runs import pack_run
     from htaf.training.runs.packing import known_part
@@ -88,12 +88,12 @@ def export(
     """Write the exact network as ONNX or NIR; or one with weights on a grid as integers alone: C, Verilog, ONNX.
 
     Args:
-        to: onnx for any runtime; nir for spiking networks; of weights int8 or int4: integer, a program in a file; c or
-            verilog, a folder; onnx-integer.
+        to: onnx for any runtime; nir for spiking networks. With weights int8 or int4 also: integer, a program in a
+            file; c or verilog, a folder; onnx-integer.
         raw: ONNX of a table: raw columns in, predictions out. False: the network alone, with prepared inputs.
-        name: Of the functions in C, of the module in Verilog.
+        name: Name of the functions in C, or of the module in Verilog.
         luts: Most LUTs of six inputs that Verilog may take, by an estimate; none: 100,000.
-        differing: Rows of that part that may have another prediction, from rounding; none: 0.2%, of integers 0.
+        differing: Most rows of that part that may get another prediction, from rounding; none: 0.2%, for integers 0.
     """
     _check_differing(differing)
     if luts is not None and luts < 1:
@@ -146,7 +146,7 @@ def verify(
     """Run the same rows through a network and an exported form of it, and count the numbers that differ.
 
     Args:
-        rows: Of that part, the first ones.
+        rows: How many rows of that part to run, from the first.
         target: Where C or Verilog runs: host, host-64 (64 rows at once), clang, cortex-m0, cortex-m3, cortex-m4,
             riscv32; iverilog; none: everywhere that has its tools.
     """
@@ -191,7 +191,7 @@ def opened(path: Path, *, exact: bool, method: str | None) -> Run | PackedRun:
         from htaf.training.runs.packed import open_packed
 
         if not exact:
-            raise UsageError(f"--smooth is for a run: {path} holds the exact network alone")
+            raise UsageError(f"--smooth is for a run folder: {path} holds the exact network alone")
         return open_packed(path)
 
     return opened_run(path, method)
@@ -205,7 +205,7 @@ def _check_differing(differing: int | None) -> None:
 def _agreement(found: Agreement, part: str) -> str:
     differ = f"outputs differ by at most {found.difference:.1e} of the largest"
     if found.difference > ROUNDED:
-        differ += ", where rounding decides a bit: its pre-activation is next to the threshold"
+        differ += ", because rounding decides a bit: its pre-activation is next to the threshold"
     return f"{found.predictions:,} of {found.rows:,} {part} rows predicted as by the run's exact network; {differ}"
 
 

@@ -44,33 +44,34 @@ def predict(
 ) -> None:
     """Predict with the exact network: a column `prediction`, and a probability per class.
 
-    Of an ICBM also its bits, the reasons of each row, and as `unlike` the share of validation images that are nearer to
-    the training images; beyond 99% a note says so. Images that cannot be read keep their row, with the reason in
-    a column `error`; the exit code is then 3.
+    For an ICBM also its bits, the reasons of each row, and a column `unlike`: the share of validation images that are
+    nearer to the training images. A note names images beyond 99%. Images that cannot be read keep their row, with the
+    reason in a column `error`; the exit code is then 3.
 
     Args:
         run: Run folder, file of htaf pack, or owner/name[@revision] of one at the Hugging Face hub.
-        inputs: A CSV or Parquet file with the raw columns, - for the standard input; of images files or a folder.
+        inputs: A CSV or Parquet file with the raw columns, or - for the standard input; image files, or a folder.
         out: Write a .csv or .parquet file; none: print CSV.
-        id: Of a table: columns of the input to keep beside the predictions.
-        text_as_missing: Of a table: a text in a column of numbers or dates, as "unknown", is missing; else refused.
+        id: For a table: columns of the input to keep beside the predictions.
+        text_as_missing: For a table: read a text in a column of numbers or dates, as "unknown", as missing; else it is
+            refused.
         smooth: Use the smooth network instead of the exact one.
-        bits: An ICBM's run: a column for each concept, 0 or 1.
-        explain: An ICBM's run: the class that comes next, the margin to it, the bits without which the margin would be
-            smaller, and the share of it that they hold; and the nearest training images.
+        bits: For an ICBM's run: a column for each concept, 0 or 1.
+        explain: For an ICBM's run: the second class, the margin to it, the bits without which the margin would be
+            smaller, the share of it that they explain, and the nearest training images.
         names: Names of the concepts, .json or .csv, for --bits and --explain; none: numbers alone.
         strict: Images: stop at the first file that cannot be read.
     """
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise UsageError(f"--out must end in .csv or .parquet, got {out.name}")
     if not inputs:
-        raise UsageError("expected INPUT: a CSV or Parquet file, or for a run on images files or a folder; got none")
+        raise UsageError("expected INPUT: a CSV or Parquet file, or for a run on images: files or a folder; got none")
     if out is not None:
         check_output(out, [run, *(place for place in inputs if str(place) != "-")])
     if names is not None and not (bits or explain):
         raise UsageError("--names is for --bits and --explain: give one of them too")
     if smooth and (bits or explain):
-        raise UsageError("--bits and --explain are of the exact network: leave --smooth out")
+        raise UsageError("--bits and --explain are for the exact network: leave --smooth out")
     from htaf.cli.packing import opened
 
     network = opened(run, exact=not smooth, method=method)
@@ -189,7 +190,7 @@ def _foreign(files: Sequence[Path], network: Run | PackedRun) -> list[str]:
     large = sum(min(one.size) > SHRUNK * side for one in found) if small else 0
     lost = [f"{colour} in colour, read as grey"] * bool(colour)
     lost += [f"{large} over {SHRUNK} times as large, shrunk to {' x '.join(map(str, preprocessor.size))}"] * bool(large)
-    what = "they may be others than those of the training"
+    what = "they may differ from the images of the training"
     return [f"of {counted(len(found), 'image')} looked at {' and '.join(lost)}: {what}"] if lost else []
 
 
@@ -223,9 +224,9 @@ def _predict_images(
         if names is None and shown is not None:
             say_notes(
                 [
-                    "concepts have numbers, not names: the page of `htaf explore` shows their images, concept "
-                    f"{shown} at index.html#/concept/{shown}; where it is off, the image lacks what they have. --names "
-                    "FILE writes names in their place"
+                    "concepts have numbers, not names: the page of `htaf explore` shows images of each, concept "
+                    f"{shown} at index.html#/concept/{shown}. If a concept is off, the image lacks what these have. "
+                    "--names FILE writes names in place of numbers"
                 ]
             )
     elif run.is_file():

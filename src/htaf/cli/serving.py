@@ -154,7 +154,7 @@ class Predict(Worker):
             given = found[name]
             found[name] = x = given.to(dtype)
             if dtype != torch.float32 and not torch.equal(x.to(given.dtype), given):
-                raise DataError(f"expected numbers that {dtype} holds in {name}, got others")
+                raise DataError(f"expected numbers in {name} that fit {dtype}, got others")
             if not x.ndim or not len(x) or list(x.shape[1:]) != wanted[1:] or not bool(x.isfinite().all()):
                 got = f"shape {list(x.shape)}" if len(sizes) == 1 else f"{name} of shape {list(x.shape)}"
                 raise DataError(f"expected a list of inputs of shape {wanted[1:]}, finite numbers, got {got}")
@@ -176,7 +176,7 @@ def opened(path: Path, *, bits: bool) -> PackedModel | PackedRun:
             model.with_bits(torch.zeros([size or 1 for size in model.program.inputs[0].sizes]))
         return as_run(model, path)
     if bits:
-        raise UsageError("expected no --bits with a model of your own, or a file of htaf pack")
+        raise UsageError("expected no --bits with a model of your own, only with a file of htaf pack")
     return model
 
 

@@ -204,7 +204,7 @@ def _flag(field: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class RunFlags:
-    """In how many processes, and what is written beside the record; see docs/scaling.md.
+    """How many processes train, and from which run they go on; see docs/scaling.md.
 
     Args:
         devices: Processes on this machine, one a GPU; batch_size is that of all together.
@@ -230,7 +230,7 @@ class RunFlags:
         if not 1 <= self.threads <= MOST_THREADS:
             raise UsageError(f"--threads must be in 1 to {MOST_THREADS}, got {self.threads}")
         if self.devices * self.nodes > 1:
-            raise UsageError("--threads is of one process: with several set OMP_NUM_THREADS")
+            raise UsageError("--threads is for one process: for several set OMP_NUM_THREADS")
 
     def parent(self, family: str, step: StepFactory | None) -> Any:
         """Return the run to continue, if any."""
@@ -262,7 +262,7 @@ class TableFlags:
 
     Args:
         target: Target column; a file needs it.
-        task: What to do with the target; none: by its values, said in a note.
+        task: What to do with the target; none: a note says what its values suggest.
         exclude: Columns to leave out.
         id: Columns that name the rows: no inputs, kept beside predictions.
         split: grouped keeps repeated rows on one side; stratified keeps the shares of the classes.
@@ -270,7 +270,7 @@ class TableFlags:
         group: Keep rows that are equal in this column in one part; it is no input.
         time: Test on the last rows by this column of dates or numbers, validate on those before.
         weight: How much each row counts, in the training and in what is measured: a column of numbers >= 0; no input.
-        text_as_missing: A text in a column of numbers, as "unknown", is missing; else refused, or a category.
+        text_as_missing: Read a text in a column of numbers, as "unknown", as missing; else it is refused or a category.
         checkpoint_seconds: Least time between checkpoints: what a kill can cost.
     """
 
@@ -453,8 +453,8 @@ def command_of(family: Family, shown: set[str] | None = None) -> Callable[..., N
 
     Args:
         out: Run folder: new, or the same run to resume.
-        seed: Of the split of a table, the weights and the order of the batches.
-        seeds: So many trainings, with seeds SEED, SEED + 1, ..., each in its folder seed-N of --out; then mean and
+        seed: Seed of a table's split, the weights and the order of the batches.
+        seeds: How many trainings, with seeds SEED, SEED + 1, ..., each in its folder seed-N of --out; then mean and
             standard deviation of the test metrics.
         device: Where to train.
     """

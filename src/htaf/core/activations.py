@@ -3,9 +3,9 @@
 `HTAF`, `ScaledSigmoid` and `StraightThrough` keep the contract `htaf.SmoothStep`: `.hardened()` makes the `Heaviside`
 that holds the same state-dict entries. Switching is separate from `train()` and `eval()`: see `htaf.harden`.
 
-Plain numbers (alpha0, alpha1, beta; thresholds; the tau of neurons) add no keys to a state dict. They stand in its
-metadata, which `torch.save` keeps, and `load_state_dict` takes them up. A file of tensors alone (safetensors) and a
-dict made from the items have none of them: load these into a network that was made with the same numbers.
+Plain numbers (alpha0, alpha1, beta; thresholds; the tau of neurons) add no keys to a state dict. Its metadata hold
+them: `torch.save` writes the metadata and `load_state_dict` reads them. A safetensors file, or a dict made from the
+items, has no metadata: load it into a network that was made with the same numbers.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class Remembering(nn.Module):
         for name in sorted(self.fitted):
             if name not in kept:
                 warnings.warn(
-                    f"{prefix[:-1] or 'the module'}: this state dict has no {name} of the step. It stands in the "
-                    f"metadata, which torch.save keeps and safetensors do not. {getattr(self, name):.6g} stays, from "
-                    f"the example of htaf.replace: set step.{name} to that of the network that was saved",
+                    f"{prefix[:-1] or 'the module'}: this state dict has no {name} of the step. The metadata hold it, "
+                    f"which torch.save keeps and safetensors do not. The step keeps {getattr(self, name):.6g}, from "
+                    f"the example of htaf.replace: set step.{name} to the value of the network that was saved",
                     stacklevel=2,
                 )
         for name in self.settings:
@@ -95,18 +95,17 @@ class HTAF(Remembering):
     passes 0.99 (a warning says so).
 
     Args:
-        alpha0: > 0, float or tensor. Tensors are buffers; floats are plain attributes, which a state dict holds in its
-            metadata and gives back when it is loaded (a file of tensors alone cannot).
+        alpha0: > 0, float or tensor. A tensor is a buffer. A float is a plain attribute, which the metadata of a state
+            dict hold (safetensors do not).
         alpha1: > 0, float or tensor, likewise. Tensors broadcast to the input: [C, 1, 1] for channels of images.
         learnable: make both trainable; their logarithms are the parameters (`log_alpha0`, `log_alpha1`), so they
             stay positive.
         bipolar: outputs in (-1, 1), hardened to {-1, +1}.
-        levels: thresholds of every pre-activation, a thermometer of it: the output is the mean of HTAF(x - t_k),
-            hardened to the shares {0, 1 / 2, 1} for levels=2. It stays one value with one weight in the next layer, and
-            a norm's scale and shift in front of it learn where two thresholds lie.
-        spacing: of two thresholds, > 0, in units of the pre-activation: t_k = (k - (levels + 1) / 2) spacing. None:
-            2.8 / levels, for pre-activations that are normalised; others need it in proportion to their standard
-            deviation.
+        levels: how many thresholds each pre-activation has. The output is the mean of HTAF(x - t_k); hardened, it is
+            0, 1 / 2 or 1 for levels=2. It is still one value with one weight in the next layer. The scale and shift of
+            a norm before it learn where two thresholds lie.
+        spacing: distance between two thresholds, > 0: t_k = (k - (levels + 1) / 2) spacing. None: 2.8 / levels, which
+            suits normalised pre-activations; for others multiply it by their standard deviation.
 
     Shape: any, output equal to input; dtype kept.
 
@@ -211,15 +210,15 @@ class StraightThrough(Remembering):
     """The exact step forward, slope((x - threshold) / w) / w backward (STE), w = width * stretch; sign and twice that
     with `bipolar`.
 
-    stretch: 1, or what `sharpen` made of it in the course of a training; not part of the state dict.
+    stretch: 1 until `sharpen` changes it during a training; not part of the state dict.
 
     Args:
         slope: function x -> dH/dx; see `htaf.surrogates` (sigmoid, tanh, rectangular, atan, approx_sign, htaf).
             Set parameters with functools.partial.
-        width: > 0, for pre-activations whose scale is another than 1. A state dict holds it in its metadata.
+        width: > 0, the scale of the pre-activations. The metadata of a state dict hold it.
         bipolar: outputs in {-1, +1}.
         levels, spacing: as for `HTAF`; the slope is the mean of those at the thresholds.
-        threshold: where it rises, the middle of several levels. A state dict holds it as it holds the width.
+        threshold: where the step rises; of several thresholds the middle. The metadata hold it too.
 
     Source: Bengio et al. 2013, arXiv:1308.3432.
     """
@@ -272,17 +271,17 @@ def sharpen(model: nn.Module, progress: float) -> int:
     A step's gradient is `stretch` times as wide as its `width`: stretch = 2^(1 - k / 2), k = min(round(8 progress), 4).
     So it is twice as wide at first, where units far from their threshold learn too, and half as wide from 7/16 of the
     training on, where it follows the step closely. These are five widths, and `torch.compile` compiles for each.
-    What a forward gives does not change.
+    The forward pass does not change.
 
     Args:
-        progress: the share of the training that is done, in [0, 1]: `step / steps`. It alone decides: a training that
-            goes on later gives its own. The last width stays until the next call; a state dict does not hold it.
+        progress: the share of the training that is done, in [0, 1]: `step / steps`. Nothing else decides the width, so
+            a resumed training passes its own. The width stays until the next call; a state dict does not hold it.
 
     Returns:
         How many steps there are.
 
     Raises:
-        ValueError: the model has none (then nothing is to be narrowed), or progress lies outside [0, 1].
+        ValueError: the model has no such step, or progress lies outside [0, 1].
 
     Example:
         >>> net = nn.Sequential(nn.Linear(2, 2), StraightThrough(), nn.Linear(2, 1))
@@ -307,11 +306,11 @@ def sharpen(model: nn.Module, progress: float) -> int:
 class Heaviside(Remembering):
     """The exact step, 1 if x >= 0 else 0; with `bipolar` the sign in {-1, +1}.
 
-    With a `threshold` 1 if x >= threshold. With several `levels` it is the share of the thresholds that x reaches, see
-    `HTAF`.
+    With a `threshold` it is 1 if x >= threshold. With several `levels` it is the share of the thresholds that x
+    reaches, see `HTAF`.
 
-    What 0, -0.0 and NaN give: `htaf.functional.heaviside`. The gradient is 0, so nothing in front of it is trained: in
-    train mode an input that wants a gradient brings a warning (once; not inside `torch.compile`).
+    For 0, -0.0 and NaN see `htaf.functional.heaviside`. The gradient is 0, so no layer before it is trained. In train
+    mode it warns once if its input requires a gradient (not inside `torch.compile`).
     """
 
     numbers, places, settings = ("spacing",), ("threshold",), ("bipolar", "levels")
@@ -330,8 +329,8 @@ class Heaviside(Remembering):
         """The exact step for a smooth one, with its state-dict entries and its numbers; what `hardened()` returns.
 
         Raises:
-            TypeError: `step` is no module, or its threshold no number. ContractError: it has entries in a module
-                inside it.
+            TypeError: `step` is no module, or its threshold is no number. ContractError: a module inside the step has
+                entries in the state dict.
         """
         if not isinstance(step, nn.Module):
             raise TypeError(f"step must be a module, got {type(step).__name__}")

@@ -1,7 +1,7 @@
 """What a smooth step is: the one contract between activations that train and everything that works on them.
 
-`HTAF`, `ScaledSigmoid` and `StraightThrough` keep it, and any module of yours that does is found, replaced, sharpened,
-measured, hardened, trained by name and packed as they are. Nothing is registered and no class is inherited.
+`HTAF`, `ScaledSigmoid` and `StraightThrough` follow it. A module of yours that follows it can be found, replaced,
+sharpened, measured, hardened, trained by name and packed like them. You register nothing and inherit from no class.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class SmoothStep(Protocol):
     def sharpness(self) -> tuple[str, ...]:
         """Names of its attributes that are numbers > 0 and make it steeper, () for none.
 
-        A plain one can be moved by a schedule (`htaf.core.sharpening`) and is kept in records. One that is trained may
-        be kept as the parameter log_NAME instead.
+        A schedule (`htaf.core.sharpening`) can change a plain number, and records keep it. A number that is trained may
+        be the parameter log_NAME instead.
         """
         ...
 
@@ -98,7 +98,7 @@ def expect_step(module: nn.Module) -> SmoothStep:
     """The module as a smooth step.
 
     Raises:
-        ContractError: it is none, or lacks something, which the message names.
+        ContractError: the module is no smooth step; the message names what it lacks.
     """
     label = type(module).__name__
     if not looks_smooth(module):

@@ -31,7 +31,7 @@ REACH = 2.8  # of pre-activations of N(0, 1), which several thresholds divide: 1
 
 
 def spacing_of(levels: int) -> float:
-    """Between two thresholds, where nothing else is said: 2.8 / levels, for pre-activations near N(0, 1)."""
+    """Return the default distance between two thresholds: 2.8 / levels, for pre-activations near N(0, 1)."""
     return REACH / levels
 
 
@@ -68,8 +68,8 @@ def heaviside(
 ) -> Float[Tensor, "*shape"]:
     """The exact step, H(x) = 1 if x >= 0 else 0; H(x - threshold) where one is given.
 
-    With several levels the share of the thresholds that x reaches, the mean of H(x - t_k) over `thresholds`: 0, 1 / 2
-    and 1 for levels=2. It is what a thermometer of x reads; every level is compared exactly and the share rounded once.
+    With several levels it is the share of the thresholds that x reaches, the mean of H(x - t_k) over `thresholds`: 0,
+    1 / 2 or 1 for levels=2. Each comparison is exact, and the share is rounded once.
 
     -0.0 counts as 0, so H(-0.0) = 1. NaN gives NaN. The gradient is 0, and 1 at NaN, so that a NaN stays one.
 
@@ -246,12 +246,12 @@ def pack_bits(x: Float[Tensor, "*rows n"]) -> UInt8[Tensor, "*rows bytes"]:
 
 
 def transpose_bits(bits: UInt8[Tensor, "rows bytes"], n: int) -> UInt8[Tensor, "n columns"]:
-    """A matrix of packed bits turned on its side: bit j of row i becomes bit i of row j.
+    """Transpose a matrix of packed bits: bit j of row i becomes bit i of row j.
 
-    From n properties of each of many images to the images that have each property, as `count_common_bits` wants them.
+    So rows of images, with n properties each, become rows of properties, as `count_common_bits` takes them.
 
     Args:
-        bits: uint8 tensor [rows, ceil(n / 8)] as of `pack_bits`; what its unused bits hold does not matter.
+        bits: uint8 tensor [rows, ceil(n / 8)] as from `pack_bits`; its unused bits may have any value.
         n: values a row.
 
     Returns:
@@ -275,13 +275,13 @@ def transpose_bits(bits: UInt8[Tensor, "rows bytes"], n: int) -> UInt8[Tensor, "
 
 
 def count_common_bits(a: UInt8[Tensor, "m bytes"], b: UInt8[Tensor, "n bytes"]) -> Int64[Tensor, "m n"]:
-    """How many bits are set in both rows, for every row of a and every row of b: popcount(a_i & b_j).
+    """Count the bits that are set in both rows, for every row of a and every row of b: popcount(a_i & b_j).
 
-    The product of two matrices of 0 and 1 over packed bits, a times b transposed, exact.
+    This is the exact product of two matrices of 0 and 1, a times b transposed, over packed bits.
 
     Args:
-        a: uint8 tensor [m, bytes] as of `pack_bits`, unused bits 0 (in one of the two is enough).
-        b: uint8 tensor [n, bytes]. Where it is a itself, half of the work is saved.
+        a: uint8 tensor [m, bytes] as from `pack_bits`. Unused bits must be 0 in a or in b.
+        b: uint8 tensor [n, bytes]. If it is a itself, half of the work is saved.
 
     Returns:
         int64 tensor [m, n].

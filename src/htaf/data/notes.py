@@ -1,4 +1,4 @@
-"""What was handled in a table, as data; `told` makes the sentences, where they are shown."""
+"""Notes on how a table was read, as data; `told` turns them into sentences where they are shown."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 from htaf._ground.errors import counted, listed, option
 
-MOST_NAMED = 1000  # values that a note keeps; of more it is known that there are as many
+MOST_NAMED = 1000  # values that a note keeps; with more it says "at least" so many
 SHOWN = 10  # columns in a sentence about several
 
 
 @dataclass(frozen=True)
 class Note:
-    """One thing that was handled.
+    """One thing that a user should know about how a table was read.
 
     Attributes:
         kind: one of `SENTENCES` or `OF_COLUMNS`.
-        column: that it is about, "" for none.
-        count: of rows, or of what the kind counts.
-        values: what else the sentence holds: texts, numbers, tuples of them.
-        row: where it was seen first, from 1; 0 for nowhere.
+        column: the column that it is about, "" for none.
+        count: how many rows, or how many of what the kind counts.
+        values: what else the sentence says: texts, numbers, tuples of them.
+        row: the first row where it was seen, from 1; 0 for none.
     """
 
     kind: str
@@ -65,7 +65,7 @@ def _tuples(value: Any) -> Any:
 
 
 def from_record(notes: Iterable[Any]) -> list[Note | str]:
-    """Return the notes of a record, where those of a training are sentences.
+    """Return the notes of a record; those of a training are sentences.
 
     Raises:
         ValueError: one is neither a text nor a note.
@@ -79,13 +79,13 @@ def to_record(notes: Iterable[Note | str]) -> list[Any]:
 
 
 def new_sentences(notes: Iterable[Note | str], before: Iterable[Any]) -> list[str]:
-    """Notes in sentences, without those that a record has, which its training has told."""
+    """Return notes as sentences, without those in the record, which the training has told already."""
     known = {*told(from_record(before))}
     return [line for line in told(notes) if line not in known]
 
 
 def together(notes: Iterable[Note]) -> list[Note]:
-    """Notes of pieces as those of the whole: of one kind and column the counts added, each value once."""
+    """Merge notes of one kind and column: add their counts, and keep each value once."""
     found: dict[tuple[str, str], Note] = {}
     for note in notes:
         known = found.get((note.kind, note.column))
@@ -100,7 +100,7 @@ def together(notes: Iterable[Note]) -> list[Note]:
 
 
 def told(notes: Iterable[Note | str]) -> list[str]:
-    """Notes in sentences, one line each; those of `OF_COLUMNS` about several columns are one line."""
+    """Return notes as sentences, one line each; notes of one kind of `OF_COLUMNS` share a line."""
     lines: dict[str, str | list[str]] = {}
     for place, note in enumerate(notes):
         if isinstance(note, str):
@@ -270,7 +270,7 @@ def why_text(written: str) -> str:
 _NOT_TRUSTED = (
     "on the validation part the loss {values[0]}: do not trust the probabilities ({values[1]}). Lower lr, or set clip"
 )
-# what a caller may not have meant: `fit` warns of it
+# what a caller may not have intended: `fit` warns of it
 UNEXPECTED = frozenset(
     {"dropped", "dropped in training", "number as text", "learned nothing", "diverged", "mixed", "text as missing",
      "gives the target away", "say most", "repeated values", "rows in time", "class without weight", "total row",
@@ -285,7 +285,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "it is data",
     "decimal commas": "column {column!r}: decimal commas read as points",
     "open dots": "column {column!r}: {values[0]!r} read as a decimal number; write {values[1]} if its dot "
-    "separates thousands; no row decides it",
+    "separates thousands; no row shows which is meant",
     "empty rows": "left out: {count} rows without any value",
     "name again": "duplicate column name: column {values[1]}, {values[0]!r}, is called {column!r}",
     "no name": "left out, having no name: column {values[0]} of {count}",
@@ -296,8 +296,8 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "at the front to have them as such",
     "unit": "column {column!r}: numbers in {values[0]!r}, {values[1]!r} read as {values[2]:g}; # is the number",
     "without": "column {column!r}: {count:row} without {values[0]} of the training, read as {values[1]}",
-    "rounded": "column {column!r}: whole numbers beyond 2^53 are rounded (first {values[0]}, {row}); of names, put a "
-    "letter before each",
+    "rounded": "column {column!r}: whole numbers beyond 2^53 are rounded (first {values[0]}, {row}); if they are "
+    "names, put a letter before each",
     "mixed": _mixed,
     # a set known by name
     "source": "{values[0]}",
@@ -307,7 +307,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "weights": "{count:row} weighted by {column!r}, {values[0]:g} to {values[1]:g}",
     "weight missing": "no column {column!r}: every row counts the same, unlike in the training",
     "class without weight": "target {column!r}: every row of {names} has weight 0, as if there were no such class",
-    "no group": "column {column!r}: {count:row} without a group, each its own",
+    "no group": "column {column!r}: {count:row} without a group; each is a group of its own",
     "dropped": "column {column!r} dropped: {values[0]}",
     "number as text": lambda note: f"column {note.column!r} is text: {why_text(*note.values)}",
     "total row": _total_row,
@@ -335,8 +335,8 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "learned nothing": "WARNING: on the validation part the network is no better than a constant ({values[0]}): it has "
     "learned nothing. Lower lr, train for more epochs, or check the data",
     "never predicted": _never_predicted,
-    "threshold": "{values[2]!r} is predicted from a probability of {values[0]:.4g}, the best {values[1]} on the "
-    "validation part ({values[3]:.4f}; {values[4]:.4f} from 0.5), {count:row} of it",
+    "threshold": "{values[2]!r} is predicted from a probability of {values[0]:.4g}: the best {values[1]} on the "
+    "{count:row} of the validation part ({values[3]:.4f}; {values[4]:.4f} from 0.5)",
     "few to choose by": _few_to_choose_by,
     "few for a threshold": "only {count:validation row} of the rarer class {column!r} choose the threshold, so chance "
     "decides much of it: validate on more rows, or give a number",
@@ -358,7 +358,7 @@ OF_COLUMNS: dict[str, tuple[str, str | Callable[[Note], str]]] = {
 
 
 def warn_unlike(notes: Sequence[Note]) -> None:
-    """Warn, at the caller's caller, of categories, units and zones that the training had not."""
+    """Warn, at the caller's caller, of categories, units and zones that were not in the training."""
     if known := [str(note) for note in notes if note.kind in UNLIKE - {"outside", "ignored"}]:
         warnings.warn(UNLIKE_TRAINING + "; ".join(known), UserWarning, stacklevel=3)
 

@@ -27,9 +27,9 @@ Pretrained = bool | str | Path
 class ICBM(nn.Module):
     """logits = head(act(norm(projection(backbone(x))))), a linear classifier on C concepts, each near 0 or 1.
 
-    Where there is no projection, the activation that ends the backbone is taken away, since what stands before a step
-    must be able to be negative. After `htaf.harden` the concepts are bits. With act = None it is the plain network that
-    such a model is compared with: the backbone keeps its activation, and there is neither norm nor step.
+    If there is no projection, the last activation of the backbone is removed, because a pre-activation must be able to
+    be negative. After `htaf.harden` the concepts are bits. With act = None it is the plain network to compare with: the
+    backbone keeps its activation, and there is neither norm nor step.
 
     Args:
         backbone: images -> features [batch, F], without a classifier.
@@ -37,10 +37,10 @@ class ICBM(nn.Module):
         act: makes the activation module, such as `partial(HTAF, 2.0, 11.0)`; None for the plain network.
         example: a batch of images, to see what the backbone gives.
         concepts: C; None: F. Where they differ, a linear layer lies between features and concepts.
-        norm: batch normalisation of the pre-activations; None: unless they are a layer norm's output, as in ViT.
+        norm: batch normalisation of the pre-activations; None: yes, unless a layer norm computes them, as in ViT.
         freeze: the backbone is not trained, and its batch norms keep their statistics.
         keep_norms: its batch norms keep their statistics while its weights are trained.
-        enlarge: (height, width) to which images are brought (bilinear) before the backbone; None: as they come.
+        enlarge: (height, width) to which images are resized (bilinear) before the backbone; None: no resizing.
         dropout: of the features, in training.
 
     Shape: [batch, channels, height, width] -> [batch, classes]. Where features [batch, F] of the backbone are given

@@ -48,12 +48,12 @@ class _Connect(torch.autograd.Function):
 class LUTLayer(nn.Module):
     """Truth tables of k inputs each: y_n = lookup(x at the connections of n, act(table_n)), see `functional.lookup`.
 
-    A table's entries are real numbers, of which the activation makes values in [0, 1]; the exact step makes them bits.
-    So one table is one LUT of an FPGA, and the activation costs nothing by row.
+    A table's entries are real numbers. The activation turns them into values in [0, 1], the exact step into bits. So
+    one table is one LUT of an FPGA, and the activation takes no time for a row.
 
-    While `weight` is there the connections are learned: an input of a table reads the column with the greatest weight,
-    and the gradient of all columns' weights is that of y = x weight^T at bits taken as -1 and 1. `settle` takes the
-    weights away, and the connections stay.
+    While there is a `weight`, the connections are learned: an input of a table reads the column with the greatest
+    weight. The weights of all columns get the gradient of y = x weight^T, where bits count as -1 and 1. `settle`
+    removes the weights and keeps the connections.
 
     Args:
         in_features: columns to choose from.
@@ -167,9 +167,9 @@ class Patches(nn.Module):
 class GroupSum(nn.Module):
     """The sum of each of `groups` equal parts of the columns, divided by `divisor`.
 
-    A divisor that is learned says how sure a count makes of a class: on noisy labels a large one keeps the tables from
-    learning the noise. `settle` makes it the power of two that is nearest, and no parameter: call it before an export,
-    and give `divisor` to the constructor of a module that loads the weights.
+    A learned divisor says how certain of a class a count is: on noisy labels a large one keeps the tables from
+    learning the noise. `settle` rounds it to a power of two, which is no parameter. Call it before an export, and give
+    `divisor` to the constructor of a module that loads the weights.
 
     Args:
         groups: outputs, such as classes, >= 1. divisor: > 0; a power of two keeps the sums exact.

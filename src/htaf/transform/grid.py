@@ -33,10 +33,10 @@ FEWEST = 512  # steps that the grid of real inputs must have on either side
 
 
 def grid_weight(w: Float[Tensor, "*shape"], bits: LayerBits = 8, *, shared: bool = False) -> Float[Tensor, "*shape"]:
-    """Weights rounded to s k: k integer in [-127, 127] (8 bits) or [-7, 7] (4 bits), s one power of two a filter.
+    """Round weights to s k: k an integer in [-127, 127] (8 bits) or [-7, 7] (4 bits), s one power of two for a filter.
 
-    So the sum of the weights of any inputs that are 0 or 1 is s times an integer, and float32 holds it exactly, in any
-    order of summation. Gradient: that of w itself (straight-through), as k moves with w but for its rounding.
+    So the weights of inputs that are 0 or 1 sum to s times an integer, which float32 holds exactly in any order of
+    summation. The gradient is that of w itself (straight-through), as if nothing were rounded.
 
     s with 8 bits: the least for which max |w| < 128 s and the integers of 12 neighbouring inputs sum to at most 255, so
     that tables of bytes hold their sums (docs/kernels.md). With 4 bits: that of the least squared error. With 16 bits:
@@ -407,8 +407,8 @@ def on_grid(model: Model, example: Any, *, bits: Bits = 8) -> Model:
     A layer with no step behind it has one power of two for all outputs; if it is linear and reads means, 16 bits.
 
     Then the hardened network computes the same bits on every processor, in any order of summation, and `htaf.pack`
-    keeps all of them, if no other layer comes before a step. Train it as any other: the weights are real numbers that a
-    forward rounds, and have their gradient. Or give a model that is trained already, and train a few epochs more.
+    keeps all of them, if no other layer comes before a step. Train it like any other model: the weights are real
+    numbers, which the forward pass rounds. Or give a trained model, and train it for a few epochs more.
 
     Args:
         model: with smooth or exact steps, not changed. Other layers, subclasses of these, and convolutions with more
@@ -422,8 +422,8 @@ def on_grid(model: Model, example: Any, *, bits: Bits = 8) -> Model:
         bits: of an integer weight, 4 or 8.
 
     Returns:
-        The new model, of the type of `model` and with the same state-dict keys and values; only of a model that is one
-        layer it is that layer on the grid, a `GridLinear` for one, whatever the annotation says.
+        The new model, of the type of `model` and with the same state-dict keys and values. If the model is one layer,
+        it is that layer on the grid, such as a `GridLinear`, whatever the annotation says.
 
     Raises:
         ValueError: other bits, a model with layers on a grid, or one without a layer over bits; levels that are no

@@ -395,14 +395,14 @@ def _powers(scale: Tensor) -> bool:
 
 
 def pack(model: nn.Module | Traced, example: Any, *, progress: bool = False) -> PackedModel:
-    """A model that computes the same over packed bits, on the CPU.
+    """Return a model that computes the same over packed bits, on the CPU.
 
-    The model is exported (`torch.export`), and every layer that takes the outputs of steps becomes one over bits:
-    weights that are +-1 times one number a filter by xor and popcount, other weights by tables of their sums. Batch
-    norms, sums and steps after a layer are computed with it. What else there is runs as it was, in float32. The
-    result is compared with the model on the example, see `verify`.
+    The model is exported (`torch.export`). Every layer that reads the outputs of steps becomes a layer over bits. If
+    the weights of each filter are +-1 times one number, it uses xor and popcount; else it uses tables of sums. Batch
+    norms, sums and steps after a layer are computed with it. All other operators run in float32, as before. `pack`
+    compares the result with the model on the example, see `verify`.
 
-    A packed model refuses inputs that are not finite: bits have no value for what a network makes of them.
+    A packed model refuses inputs that are not finite, because a bit has no value for NaN.
 
     Args:
         model: from `htaf.harden`, or any float32 module with exact steps; it is packed as in eval mode. Or what

@@ -25,7 +25,7 @@ from htaf.program.packed.report import Report
 
 _FAILURES = (RuntimeError, ValueError, TypeError, IndexError, ArithmeticError, MemoryError)
 _TRACED = (
-    "expected a call, got a trace, which is blind to packed kernels: export the hardened model, or use htaf.packed.save"
+    "expected a call, got a trace, which cannot see packed kernels: export the hardened model, or use htaf.packed.save"
 )
 
 
@@ -38,12 +38,12 @@ def _float32() -> AbstractContextManager[Any]:
 class PackedModel(nn.Module):
     """Runs a program over packed bits, on the CPU in float32, without gradients.
 
-    Made by `pack` or `load`. Call it as the model it was made from: the batch may be of any size, other sizes are those
-    of the example. `report` says what became of every operator; `extra` is what was saved beside it.
+    `pack` and `load` make it. Call it like the model that it was made from. The batch may have any size; the other
+    sizes are those of the example. `report` says how each operator runs; `extra` is what was saved with the model.
 
     Raises:
-        PackedError: weights or inputs that are not finite; inputs of other shapes, dtypes or devices, or whose values
-            would take too much memory; `to` another device or dtype.
+        PackedError: weights or inputs that are not finite; inputs of other shapes, dtypes or devices; inputs for which
+            the memory is too small; `to` another device or dtype.
     """
 
     def __init__(self, program: Program, report: Report, extra: Mapping[str, Any] | None = None) -> None:
@@ -78,7 +78,7 @@ class PackedModel(nn.Module):
             with torch.no_grad(), _float32():
                 return self._execution(inputs)
         except _FAILURES as error:  # an operator whose sizes hold for other batches only
-            raise PackedError(f"expected inputs that the steps take, got {first_line(error):.200}") from error
+            raise PackedError(f"expected inputs that every operator takes, got {first_line(error):.200}") from error
 
     def _slow_forward(self, *inputs: Any, **named: Any) -> Any:
         """Return what PyTorch calls in place of `forward` when it traces: of a plan a trace sees nothing."""
@@ -165,7 +165,7 @@ class PackedModel(nn.Module):
 
 
 def _expect_finite(x: Tensor) -> None:
-    """Raise PackedError for NaN and infinity: bits have no value for what a network makes of them."""
+    """Raise PackedError for NaN and infinity, because a bit has no value for NaN."""
     if x.is_floating_point() and x.numel():
         low, high = (end.item() for end in torch.aminmax(x))  # NaN where one is
         if not -math.inf < low <= high < math.inf:

@@ -86,10 +86,10 @@ class Verification:
 def verify(packed: PackedModel, hardened: nn.Module | Traced, inputs: Any, *, progress: bool = False) -> Verification:
     """Compare a packed model with the hardened one.
 
-    Both run the inputs. In a second run of the packed model every tensor of bits is replaced, once it is compared, by
-    the hardened model's: so each layer is judged on the same inputs, and one flip is counted once. The hardened model
-    runs in float64 too, with the bits of its float32 run: that gives the exact distance of a flip from its threshold
-    and the rounding error that float32 makes there, 8 times which is the bound.
+    Both run the inputs. In a second run of the packed model, every tensor of bits is compared and then replaced by that
+    of the hardened model. So each layer is judged on the same inputs, and one flip is counted once. The hardened model
+    also runs in float64 with the bits of its float32 run. This gives the exact distance of a flip from its threshold,
+    and the rounding error of float32 there; the bound is 8 times this error.
 
     Args:
         packed: made by `pack` from `hardened`, or loaded.

@@ -62,15 +62,15 @@ class Site:
         calls: how often it ran in the example batch; None when there was no example.
         functional: a call such as `F.relu(x)` inside a forward.
         index: number of the functional call among those in the forwards of its module, in order of first run; 0 for
-            modules. A line of code that runs several times behind the same layers is one call, in a loop over layers
-            it is one for each.
+            modules. A line of code that runs several times after the same layers is one call. In a loop over layers it
+            is one call for each layer.
         module_type: class of the module; None for a function.
         aliases: further paths of the same module.
         in_place: the model still reads the input that the activation overwrites.
         stays: why `replace` leaves it unless `where` chooses it: "output", "gate", "scale", "scores",
             "choice" or "formula"; "kept": `keep` chose it; None: it acts between layers, as far as the run tells.
         first: in the example no other activation comes before it.
-        work: products of its values with weights that the layers behind it take for the example.
+        work: how many products of its values with weights the layers after it compute for the example.
     """
 
     path: str

@@ -65,12 +65,12 @@ class Conversion:
         replaced: the sites that have new modules.
         left: the sites that are as they were; `Site.stays` says why one stayed that `where` did not choose.
         hints: where activations may act that the transform could not see.
-        unseen: of the hints those that tell of code which was not looked at, for want of an example that runs it. A
-            warning of `replace` tells of them too.
-        beyond: activations that no module can stand in for, and what to do: inside torch's fused recurrent layers and
+        unseen: the hints about code that the transform did not look at, because no example ran it. `replace` also
+            warns of them.
+        beyond: activations that no module can replace, and what to do: inside torch's fused recurrent layers and
             GLU, in an autograd Function, in scripted code, in a hook.
-        steps: those put in without a factory that the example gave a threshold other than 0, and those that give one
-            value for all of it.
+        steps: new steps to which the example gave a threshold other than 0, and new steps that give one value for the
+            whole example.
     """
 
     replaced: tuple[Site, ...]
@@ -98,12 +98,12 @@ def sites(model: nn.Module, example: Any) -> list[Site]:
 
     A site is a module (all elementwise activations of torch.nn, those of htaf, and any childless module without
     parameters that calls an activation function, or compares, and maps every element by itself), an activation function
-    kept in an attribute (`TransformerEncoderLayer.activation`), or one called inside a forward. Of a formula that is
-    written out, `x * x.sigmoid()`, each activation in it is a site, and they stay: `F.silu(x)` or a module is one call,
-    and a site as a whole.
+    kept in an attribute (`TransformerEncoderLayer.activation`), or one called inside a forward. In a formula that is
+    written out, such as `x * x.sigmoid()`, each activation is a site, which `replace` leaves. `F.silu(x)`, or a module,
+    is one call and one site.
 
-    `Site.stays` says why `replace` leaves a site that is no activation between layers, from what becomes of its values
-    in the run::
+    `Site.stays` says why `replace` leaves a site that is no activation between layers. It follows the values of the
+    site through the run::
 
         output    they reach an output with no layer in between: convolution, product with weights, embedding, norm
         gate      a sigmoid, tanh or their like multiplies another value, and no layer reads it: squeeze and excite, the
@@ -113,14 +113,14 @@ def sites(model: nn.Module, example: Any) -> list[Site]:
         choice    they are only compared or sorted, as the objectness of boxes
         formula   x * sigmoid(x), GELU by tanh, any product of functions of one x, or a logarithm of an activation
 
-    Softmax and functions applied to a parameter are no sites. What acts like an activation and cannot be replaced is
-    none either, but `conversion` names it after `replace`: the activations inside torch's recurrent layers and GLU,
-    those in an autograd Function, in scripted or compiled code, in a hook, and what a mask or a bound writes out, such
-    as `torch.where(x > 0, x, 0)`, `x * (x > 0)` or `x.clamp(min=0)`. In its notes it names other elementwise functions
-    (`x.clamp(0, 1)`, `x.sin()`, `x.exp()`), which mostly are none.
+    Softmax and functions of a parameter are no sites. Activations that cannot be replaced are none either, but
+    `conversion` names them after `replace`: those inside torch's recurrent layers and GLU, in an autograd Function, in
+    scripted or compiled code, in a hook, and a ReLU written with a mask or a bound, such as `torch.where(x > 0, x, 0)`,
+    `x * (x > 0)` or `x.clamp(min=0)`. Its notes name other elementwise functions (`x.clamp(0, 1)`, `x.sin()`,
+    `x.exp()`), which mostly are no activations.
 
-    The example runs once, in eval mode without gradients, on a copy that shares the parameters: the model is not
-    touched. The fused path of torch's transformer layers is off during that run.
+    The example runs once, in eval mode without gradients, on a copy that shares the parameters. The model does not
+    change. The fused path of torch's transformer layers is off during that run.
 
     Args:
         model: any module.
@@ -152,38 +152,38 @@ def replace(
 ) -> Model:
     """Return a new model with other activations: steps to be trained, or what `factory` makes.
 
-    Without a factory the new modules are exact steps that train, `htaf.StraightThrough` with HTAF's own gradient, each
-    as wide as its pre-activations on the example are, at least 1. One whose pre-activations are never negative there,
-    as behind another ReLU, rises near their median and not at 0, where it would give 1 throughout. A loop of one's own
-    stays as it is. In a process group every process calls it, and all take the numbers of the first.
+    Without a factory the new modules are exact steps that train, `htaf.StraightThrough` with HTAF's own gradient. Each
+    is as wide as its pre-activations on the example, at least 1. If these are never negative, as after another ReLU,
+    the step rises near their median, because at 0 it would always give 1. Your training loop stays as it is. In a
+    process group every process calls `replace`, and all use the numbers of the first process.
 
-    What is no activation between layers stays, and `conversion` says why: outputs, gates that multiply, time steps,
-    scores, written-out formulas (see `sites`). `where` takes them in, and `keep` leaves others as they are: of
-    what `where` chooses all becomes steps but what `keep` chooses. `keep="first"` leaves every activation that no other
-    one comes before; the layer behind it then reads real numbers.
+    `replace` leaves what is no activation between layers, and `conversion` says why: outputs, gates that multiply, time
+    steps, scores, written-out formulas (see `sites`). `where` chooses other sites, these too. Everything that is chosen
+    becomes a step, except what `keep` names. `keep="first"` leaves every activation that no other one comes before; the
+    layer after it then reads real numbers.
 
-    One call of `factory` per site. A site that runs several times, or one module at several paths, stays one module.
-    Functional calls are replaced when an `example` is given: the new modules become children (`relu_0`, ...) of the
-    module that makes the calls, and take those that their place in the code tells. So a line may run any number of
-    times, for each level or each step of a sequence; in a loop over layers it is one site for each of them, told by the
-    layer that ran last. A call that did not run in the example raises a RuntimeError in eval mode and is left, with a
-    warning, in training; nothing is assigned by guess. Calls made outside that module's forward (a method called from
-    elsewhere, a function that `torch.utils.checkpoint` runs again) are not taken.
+    `factory` is called once for each site. A site that runs several times, or a module at several paths, stays one
+    module. Functional calls are replaced if there is an `example`: the new modules become children (`relu_0`, ...) of
+    the module that makes the calls, and the place in the code tells which child a call uses. So a line may run any
+    number of times, for each level or each step of a sequence. In a loop over layers it is one site for each layer; the
+    layer that ran last tells which. A call that did not run in the example raises a RuntimeError in eval mode; in
+    training it is left, with a warning. Calls made outside that module's forward (a method called from elsewhere, a
+    function that `torch.utils.checkpoint` runs again) are not replaced.
 
-    Make the optimizer after it: the parameters are new ones, and an optimizer of the old ones that steps while the new
-    ones have the gradients brings a warning.
+    Make the optimizer afterwards, because the parameters are new. A warning says if an optimizer of the old parameters
+    takes a step while the new ones have the gradients.
 
-    Results can be copied, pickled, trained and exported, and `torch.compile(fullgraph=True)` takes them, functional
-    sites too; only `torch.relu_(x)` and its like, which it hides from modes, raise there (`x.relu_()` does not).
+    Results can be copied, pickled, trained and exported. `torch.compile(fullgraph=True)` takes them, functional sites
+    too, except that `torch.relu_(x)` and its like raise there (`x.relu_()` does not).
 
     Args:
         model: any module; not changed.
-        factory: makes a module that is put in as it is, such as `HTAF` or `partial(HTAF, 1.0, 22.0)`; None: as above.
+        factory: makes the new module of a site, such as `HTAF` or `partial(HTAF, 1.0, 22.0)`; None: as above.
         where: which sites; None for those between layers, "*" for all. A module class (or a tuple of classes), a path
             or a glob over paths ("layer1.*", "*.act"; a functional call is "block.relu_0"), a predicate on `Site`, or a
             list of these, of which any may match. For kinds: `lambda site: site.kind == "relu"`. "first" is those that
             no other activation comes before in the example (`Site.first`).
-        keep: which of these stay activations, in the same words.
+        keep: which of these stay activations; given as for `where`.
         example: as for `sites`. It also finds callers that ignore what an in-place activation returns. Without a
             factory the widths come from it: give some hundred rows of the training part. Layers that wait for their
             first input (`nn.LazyLinear`) get their parameters from it.
@@ -192,13 +192,13 @@ def replace(
         share: the new model holds the same parameter and buffer tensors, for evaluation while the first one trains.
 
     Returns:
-        The new model, of the type of `model`; only of a model that is an activation itself it is what `factory` made,
-        whatever the annotation says. `conversion` gives the account. A warning names modules whose forward calls
-        activation functions and was not looked at: without an `example`, or because the example does not run it.
+        The new model, of the type of `model`. If the model is an activation itself, it is what `factory` made, whatever
+        the annotation says. `conversion` says what was changed. A warning names modules whose forward calls activation
+        functions and was not seen: there was no `example`, or the example does not run it.
 
     Raises:
-        ValueError: no site matched `where`, `keep` or a path of `levels`; no example, but for a factory with
-            `where`; both a factory and levels, or pre-activations of the example that are not finite.
+        ValueError: no site matched `where`, `keep` or a path of `levels`; no example (only a factory with `where`
+            needs none); both a factory and levels; or pre-activations of the example that are not finite.
         TypeError: `factory` made something that is no module, or `where` or `keep` cannot be read.
 
     Example:
@@ -211,7 +211,7 @@ def replace(
     """
     by_path = isinstance(levels, Mapping)
     if factory is not None and levels != 1:
-        raise ValueError(f"levels are of the steps put in without a factory: give {levels} to what factory makes")
+        raise ValueError(f"levels= is for steps without a factory: give levels={levels} to what factory makes")
     if factory is not None and (isinstance(factory, nn.Module) or not callable(factory)):
         shown = type(factory).__name__
         raise TypeError(f"factory must be a function that makes a module, such as lambda: HTAF(2, 11), got a {shown}")
@@ -265,17 +265,17 @@ def harden(model: Model, *, where: Where | None = None, share: bool = False) -> 
 
     Args:
         model: not changed.
-        where: which steps, in the words of `replace`; None for all. The spike of a neuron is its "....spike".
+        where: which steps, given as for `replace`; None for all. The spike of a neuron is its "....spike".
         share: the new model holds the same parameter and buffer tensors.
 
     Returns:
-        The new model, of the type of `model` and with the same state-dict keys; only of a smooth step itself it is the
-        exact one, a `Heaviside`, whatever the annotation says. `conversion` gives the account, in which what may still
-        be smooth is named too: a function called in a forward, modules kept in a list, scripted code.
+        The new model, of the type of `model` and with the same state-dict keys. If the model is a smooth step itself,
+        it is a `Heaviside`, whatever the annotation says. `conversion` says what was changed. It also names what may
+        still be smooth: a function called in a forward, modules kept in a list, scripted code.
 
     Raises:
-        ValueError: there was none, or none matched `where`; or a module looks like one and cannot be exchanged: the
-            message says what it lacks. TypeError: `where` cannot be read.
+        ValueError: there is no smooth step, or none matched `where`; or a module has `hardened()` and is no smooth
+            step: the message says what it lacks. TypeError: `where` cannot be read.
 
     Example:
         >>> harden(nn.Sequential(nn.Linear(3, 4), HTAF()))[1]

@@ -1,4 +1,4 @@
-"""The end of a training: the exact network, its norms taken anew, and every repair that a measure finds better."""
+"""The end of a training: harden the network, then try each repair and keep it if a measure is better."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class TriedStep:
     """A step that was tried on an exact network.
 
     name: of the step. seconds: wall time, the measure included. before, after: the measure. kept: whether the network
-    goes on with it, never of a step that changed nothing. report: of the step itself. left_out: the error of one that
-    could not be taken, without `after`.
+    keeps the change; False if nothing changed. report: of the step itself. left_out: the error, if the step could not
+    run; then there is no `after`.
     """
 
     name: str
@@ -85,9 +85,9 @@ class TriedStep:
 
 @dataclass(frozen=True)
 class Finish:
-    """What `finish` did: the measure of the network as it was trained, hardened, and at the end, and every step.
+    """What `finish` did: every step, and the measure of the trained, the hardened and the finished network.
 
-    name: what the measure is. noise: by how much it differs from call to call. reference: that of the network to
+    name: what the measure is. noise: by how much it differs from call to call. reference: the measure of the network to
     compare with. seconds: wall time of everything. notes: what makes the measure doubtful, and what to try next.
     """
 
@@ -119,13 +119,13 @@ def finish(
     reference: nn.Module | None = None,
     seconds: float | None = None,
 ) -> tuple[Model, Finish]:
-    """Harden a trained network, then fit its norms, layers and head to the bits, each where that is better.
+    """Harden a trained network, then refit its norms, layers and head to the bits, and keep what is better.
 
-    In turn `recalibrate`, `repair`, `recalibrate` and `refit_head`, every one on what was kept before. `recalibrate` is
-    for norms behind a step, the second time where `repair` was kept; `repair` for steps that gave values between 0 and
-    1 to the end; `refit_head` for batches with targets.
+    It runs `recalibrate`, `repair`, `recalibrate` and `refit_head` in turn, each on the network that was kept before.
+    `recalibrate` needs a norm after a step, and runs again only if `repair` was kept. `repair` needs steps that gave
+    values between 0 and 1 until the end of the training. `refit_head` needs batches with targets.
 
-    Give `valid`, whose loss decides, or a `measure`. Not test data: they choose.
+    Give `valid`, whose loss decides, or a `measure`. Do not give test data, because they would choose the network.
 
     Args:
         model: with smooth steps, trained; not changed.
@@ -133,11 +133,11 @@ def finish(
         valid: held-out (inputs, targets), or batches of these.
         loss: of outputs and targets of `valid`. None: the cross-entropy of class codes and of targets that are 0 and 1,
             the squared error of other floats.
-        measure: of a network, a number; it is called with networks in eval mode and without gradients. Where two calls
-            on one network differ, nothing is kept that is not better by more than calls differ, and a warning says so.
+        measure: a function from a network to a number. It is called with networks in eval mode, without gradients. If
+            two calls on one network differ, a change must gain more than that difference, and a warning says so.
         higher: whether a higher measure is better: True of an accuracy, an IoU, a return, False of an error.
         reference: a network to compare with, such as the same one trained with ReLU.
-        seconds: that all may take, about: what is not done by then is left out, and the longest step ends early.
+        seconds: about how long all may take. Steps that have not begun by then are left out; the longest ends early.
 
     Returns:
         The exact network in eval mode, of the type of `model`, and what was tried, with the measures; print it.
@@ -145,8 +145,8 @@ def finish(
     Raises:
         ValueError: the model holds no smooth step, it cannot take the batches, the usual loss does not fit its outputs,
             or the measure of the exact network is not a finite number.
-        TypeError: batches can be gone through only once, or are a single pair; neither or both of `valid` and
-            `measure`, a measure without `higher`, or one that is no number.
+        TypeError: batches can be iterated only once, or are a single pair; neither or both of `valid` and `measure`; a
+            measure without `higher`; a measure that is no number.
 
     Example: exact, report = finish(net, [(x, y)], valid=(held, wanted))
     """

@@ -1,4 +1,4 @@
-"""The last linear layer, or convolution of single pixels, fitted anew to what it reads in the exact network."""
+"""Refit the last linear layer, or 1 x 1 convolution, to what it reads in the exact network."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def refit_head(
 
         mean loss(W z + b, y) + strength / 2 |W - W0|^2,   z: the layer's inputs, standardised
 
-    W0: the head as it is, and 0; both are tried with every strength. Loss: half the squared error, or cross-entropy by
-    L-BFGS from W0. The strength and the centre with the lowest loss on validation are taken; the head stays as it is
-    where that is lower still. Without validation every fifth row is held out for this choice, and the chosen fit is
-    made once more on all rows. A layer without bias is fitted without one, to inputs that are scaled and not centred.
+    W0 is the old head, or 0; both are tried with every strength. The loss is half the squared error, or cross-entropy
+    by L-BFGS from W0. The strength and W0 with the lowest loss on validation win, unless the old head is better still.
+    Without validation every fifth row is held out for this choice, and the chosen fit is made once more on all rows. A
+    layer without bias is fitted without one, to inputs that are scaled and not centred.
 
     Behind a sigmoid, and for codes 0 and 1 of a single output, the loss is the cross-entropy of every output by itself;
     for float targets that are 0 and 1 it is tried as well where a measure decides.
@@ -80,11 +80,12 @@ def refit_head(
             (those < 0 are left out), one for each pixel where the output has pixels. A classifier takes codes, no
             one-hot rows.
         validation: the same, of other rows; it decides.
-        measure: decides in place of validation: of a network on held-out data, lower is better, see `finish`.
-        strengths: >= 0; of a sum of squares of weights of standardised inputs.
-        weights: [rows] > 0 each, how much the rows of batches and those of validation count, in order.
-        seconds: that it may take: what was tried by then decides. Where a row is a pixel or has several numbers as its
-            target, 8,192 rows, or 40 for each weight of an output, are enough: of more a sample is taken.
+        measure: decides in place of validation: a function of a network on held-out data; lower is better. See
+            `finish`.
+        strengths: >= 0, factors of the penalty above.
+        weights: two tensors [rows] > 0: how much each row of batches counts, and each row of validation.
+        seconds: how long it may take; the best fit that was tried by then wins. If a row is a pixel or its target has
+            several numbers, 8,192 rows, or 40 for each weight of an output, are enough: of more a sample is taken.
 
     Returns:
         The new model in eval mode, and the report. With fewer rows than inputs its notes say so.
@@ -94,7 +95,7 @@ def refit_head(
             or targets; targets of another shape than the output, codes that it has no output for, or one-hot rows;
             fewer than 5 rows without validation; no strength; both validation and measure; weights without validation,
             or not one for each row of the output.
-        TypeError: batches or validation can be gone through only once, or are a single pair.
+        TypeError: batches or validation can be iterated only once, or are a single pair.
     """
     begin = time.perf_counter()
     if not strengths or not all(strength >= 0 for strength in strengths):

@@ -1,4 +1,4 @@
-"""Repair: every layer's weights by least squares, so that on bits it gives what the smooth network gave there."""
+"""Repair: fit every layer by least squares, so that it computes from bits what the smooth network computed."""
 
 from __future__ import annotations
 
@@ -45,26 +45,26 @@ def repair(
     *,
     strength: float | None = None,
 ) -> tuple[Model, Report]:
-    """Correct every linear layer and convolution of a hardened network, so that on bits it gives what it gave before.
+    """Correct every linear layer and convolution of a hardened network, so that its outputs are those before hardening.
 
-    Layers are taken in the order of first run, each in closed form.
+    Layers are corrected in the order of their first run, each in closed form.
 
         W <- W + argmin_D |H D - (U - H W)|^2 + lambda |D|^2
 
-    H: the layer's inputs in the exact network, all earlier repairs included. U: its outputs in the smooth network;
-    where they are added to something (a residual connection), the smooth sum less what is added in the exact network,
-    so that the errors of the shortcut are corrected too. Means go into the bias or the norm behind. The running
-    variance of a norm is scaled as its input's is, so that rates stay; without bias and norm the mean is part of the
-    fit. No labels, no gradients. Layers with binary weights stay as they are; the statistics of the
-    norm behind them are moved.
+    H: the layer's inputs in the exact network, all earlier repairs included. U: its outputs in the smooth network. If
+    they are added to something (a residual connection), U is the smooth sum minus what is added in the exact network,
+    so that the errors of the shortcut are corrected too. Means go into the bias, or into the norm after the layer. The
+    running variance of a norm is scaled as the variance of its input, so that rates stay. Without bias and norm the
+    mean is part of the fit. It needs no labels and no gradients. Layers with binary weights stay as they are, and the
+    statistics of the norm after them change.
 
     Args:
         exact: `htaf.harden(smooth)`, or a network that is hard in part; not changed.
         smooth: the network before it was hardened; not changed. Any module with the same paths.
-        batches: inputs as the training had them, (inputs, targets) or inputs alone; gone through for each layer. About
-            40 rows (images times pixels) for each weight of an output are enough: more are sampled.
+        batches: inputs as the training had them, (inputs, targets) or inputs alone; read again for each layer. About
+            40 rows (images times pixels) for each weight of an output are enough: of more a sample is taken.
         strength: >= 0, lambda over the mean of the diagonal of H'H; None: for each layer the best of 0.001 to 1
-            on half of the batches (or no change of the weights, where all are worse).
+            on half of the batches (the weights do not change if all are worse).
 
     Returns:
         The repaired network in eval mode, and the report, whose layers are those that were changed. A layer with fewer
@@ -73,7 +73,7 @@ def repair(
     Raises:
         ValueError: the two networks do not have the same layers in the same order, or were given the wrong way round;
             there are no batches; or strength < 0.
-        TypeError: batches can be gone through only once, or are a single pair.
+        TypeError: batches can be iterated only once, or are a single pair.
 
     Source: layer-wise reconstruction of quantised networks, Nagel et al. 2020, arXiv:2004.10568, here as a regression.
     """

@@ -1,9 +1,9 @@
 """What the steps of this room share: their report, their batches, and which weights can be fitted.
 
-Batches are a list, a `DataLoader` or anything else that can be gone through again. A batch is
+Batches are a list, a `DataLoader` or anything else that can be iterated again. A batch is
 
 - a pair (inputs, targets), as a tuple or a list. So a tuple of two tensors is inputs and targets, never two inputs;
-- or the inputs alone, where no targets are needed.
+- or the inputs alone, if no targets are needed.
 
 Inputs are a tensor, a tuple of positional arguments or a mapping of keyword arguments of the model; anything else, a
 list too, is its one argument. Two positional arguments without targets are the pair ((a, b), None). A `DataLoader`

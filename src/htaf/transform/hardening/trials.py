@@ -1,4 +1,4 @@
-"""Which steps of a trained network cost most: each is made real, or gets a second level, and is trained shortly."""
+"""Find which steps of a trained network cost most: make each real, or give it a second level, and train shortly."""
 
 from __future__ import annotations
 
@@ -112,10 +112,10 @@ def sensitivity(
 ) -> Sensitivity:
     """Measure what each step of a trained network costs.
 
-    One at a time a step becomes the activation that it stands for, scaled and shifted to its values; the network is
-    trained shortly and measured as an exact one. The gain is against the same training without a change, which is done
-    twice to see the noise. Then the steps with the largest gains are made real together, until most of the distance
-    to a network with real activations alone is won back; and one at a time steps get more levels.
+    It turns one step at a time back into the activation that it replaced, scaled and shifted to the step's values. Then
+    it trains the network shortly, and measures it as an exact one. The gain compares with the same training without a
+    change, which runs twice to see the noise. After that it makes the steps with the largest gains real together, until
+    most of the distance to a network with real activations is won back. It also gives one step at a time more levels.
 
     Args:
         model: of `replace`, trained; not changed.
@@ -123,8 +123,8 @@ def sensitivity(
         valid, loss, measure, higher: what decides, as for `finish`.
         train: trains a network shortly, in place: a tenth of your training, say. None: AdamW takes `steps` batches,
             with `loss` or the usual one.
-        steps: of that.
-        levels: that a step gets for a try; 1: none is tried.
+        steps: how many batches AdamW takes.
+        levels: how many levels a step gets in a try; 1: do not try.
         budget: so many times the products of bits with weights may `levels` of the result cost, of one level each 1.
         seconds: that all may take, about; what is not begun by then is named in the notes.
 

@@ -5,8 +5,8 @@
     reset    hard: v <- (1 - s) v     soft: v <- v - threshold s
 
 Rest is v = 0. With HTAF as the spike the network is smooth and has an ordinary gradient; `htaf.harden` makes it exact.
-A neuron never mixes two values of a time step and keeps nothing between calls. The membrane potential is float32 at
-least, whatever the input: it is a running sum, from which bfloat16 loses what is below 1/256 of it.
+Each value of a time step has its own neuron, and nothing is kept between calls. The membrane potential is at least
+float32, whatever the input: it is a running sum, and bfloat16 would lose what is below 1/256 of it.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class IF(Neuron):
         threshold: > 0.
         reset: "hard" to 0, v <- (1 - s) v, or "soft" by subtraction, v <- v - threshold s.
         detach_reset: no gradient through the s of the reset.
-        exact_reset: the reset takes the exact step of v - threshold (which has no gradient) in place of s.
+        exact_reset: the reset uses the exact step of v - threshold, which has no gradient, instead of s.
 
     Shape: x [T, N, ...] of T time steps -> spikes of the same shape and dtype.
 
