@@ -541,9 +541,7 @@ class Bottlenecks(Item):
         if scale == "reduced":
             deviations += ["CBM: the recipe of the ICBM, untuned, one seed; ICBM: chosen among six candidates."]
             deviations += [REDUCED]
-        missing = [
-            (f"label-free CBM, {NAMES[data]}", "not run: data", LABEL_FREE.format(data)) for data in icbm.DATA
-        ]
+        missing = [(f"label-free CBM, {NAMES[data]}", "not run: data", LABEL_FREE.format(data)) for data in icbm.DATA]
         return Outcome(
             (Table(f"Test accuracy, {', '.join(label_of(pair) for pair in gathered)}, %", ("model", "accuracy"),
                    tuple(lines), "The paper's figures: WideResNet on all 200 classes. CBMs need attributes: there are "
