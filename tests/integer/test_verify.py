@@ -125,6 +125,15 @@ def test_a_logic_network_is_trained_further(
     assert not torch.equal(layers[0].table, layers[1].table)
 
 
+@pytest.mark.parametrize(("name", "offered"), [("run", True), ("logic", False)])
+def test_a_large_program_of_a_table_offers_the_readable_one(
+    name: str, offered: bool, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr("htaf.training.runs.packing.LARGE", 10)
+    assert htaf(monkeypatch, "export", run.parent / name, "--to", "c", "--out", tmp_path / "c") == 0
+    assert ("--recipe readable" in capsys.readouterr().out) == offered
+
+
 def test_a_program_of_raw_columns_that_differs_is_not_written(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

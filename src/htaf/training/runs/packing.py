@@ -47,6 +47,7 @@ Form = Literal["onnx", "nir", "integer", "c", "verilog", "onnx-integer"]
 FOLDERS = ("c", "verilog")
 ROUNDING = 0.002  # of the rows: a sum in another order that is rounded across a threshold may carry on to the output
 SAME = 2.0**-22  # of the largest output: by more, the outputs of an integer program are not the network's, rounded
+LARGE = 20_000  # bytes of constants: beyond what the smallest processors have
 NUMBERS = 256 * 3 * 32 * 32  # of the inputs that are compared layer by layer
 
 
@@ -304,6 +305,8 @@ def _write_program(
         made = to_c(program, path, name=name, rows=x[:16])
         bytes_ = f"{made.flash_bytes:,} bytes of constants, {made.ram_bytes:,} bytes of buffers"
         notes = (*notes, bytes_, *told(program))
+        if made.flash_bytes > LARGE and not is_exact and not isinstance(own, Images):
+            notes = (*notes, "--recipe readable makes a smaller program of a table: under 1,000 bytes on two tables")
     elif to == "verilog":
         from htaf.program.integer.verilog import MOST, to_verilog
 
