@@ -221,6 +221,41 @@ def test_find_a_mark(htaf, folder: Path, marked: tuple[Path, Path], tmp_path: Pa
     assert "\nused, as a bit: of 20 predictions" in out
 
 
+def test_is_it_the_background(htaf, folder: Path, tmp_path: Path) -> None:
+    words = ("concepts", "find", folder / "run", "--background")
+    code, out, err = htaf(*words, "middle", "--out", tmp_path / "out", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert json.loads((tmp_path / "out" / "found.json").read_text()) == found
+    assert found["background"] == (found["interval"][0] > 0.05)
+    assert 0.4 < found["area"] < 0.6
+    rows = {row["image"]: row for row in found["images"]}
+    assert len(rows) == 359
+    images = digits().test.batch(torch.arange(359))
+    inside = torch.zeros(8, 8, dtype=torch.bool)
+    inside[1:7, 1:7] = True
+    files = [tmp_path / "swapped" / f"{row}.png" for row in range(20)]
+    files[0].parent.mkdir()
+    for row, file in enumerate(files):
+        donor = int(rows[f"test/{row}"]["surroundings"].split("/")[1])
+        Image.fromarray(torch.where(inside, images[row, 0], images[donor, 0]).numpy()).save(file)
+    predicted = open_run(folder / "run").predict_images([str(file) for file in files])["prediction"]
+    assert [rows[f"test/{row}"]["swapped"] for row in range(20)] == list(predicted)
+    taken = sum(row["swapped"] == rows[row["surroundings"]]["as it is"] for row in rows.values())
+    assert f"{taken} of 359 images are taken for" in found["answers"]["background"]
+    masks = tmp_path / "masks" / "test"
+    masks.mkdir(parents=True)
+    for row in range(30):
+        Image.fromarray(inside.numpy().astype(np.uint8) * 255).save(masks / f"{row}.png")
+    code, out, err = htaf(*words, masks.parent)
+    assert code == 0, err
+    assert "of 30 images are taken for" in out
+    assert "without a mask of a part of them: 329 images" in " ".join(err.split())
+    code, _, err = htaf(*words, "middle", "--with", masks)
+    assert code == 2
+    assert "leave --with and --without out" in one_line(err)
+
+
 def test_find_takes_the_pairs_that_are_there(htaf, folder: Path, marked: tuple[Path, Path]) -> None:
     with_, without = marked
     for file in with_.iterdir():  # another ending

@@ -180,8 +180,9 @@ def score(
 def find(
     run: RunDir,
     *,
-    with_: Annotated[tuple[Path, ...], arg(name="with", metavar="INPUT ...", help_behavior_hint="(required)")],
-    without: Annotated[tuple[Path, ...], arg(metavar="INPUT ...", help_behavior_hint="(required)")],
+    with_: Annotated[tuple[Path, ...], arg(name="with", metavar="INPUT ...", help_behavior_hint=NONE)] = (),
+    without: Annotated[tuple[Path, ...], arg(metavar="INPUT ...", help_behavior_hint=NONE)] = (),
+    background: Annotated[str | None, arg(metavar="MASKS")] = None,
     out: Annotated[Path | None, arg(metavar="DIR")] = None,
     device: Device = "auto",
     method: MethodOfRun = None,
@@ -189,12 +190,22 @@ def find(
 ) -> None:
     """Find a concept of your own: the bit or the direction that follows it, by chance or not, and whether it is used.
 
+    Or ask whether the decisions follow the background of the run's own test images.
+
     Args:
         with_: Images with the concept: files or folders, 20 or so. The same names on both sides make pairs.
         without: Images without it.
+        background: Instead: is it the background? A folder of masks, white where the object is, under the names of the
+            test images; middle: the middle half of each image is its object.
         out: Also write found.json.
         device: Where the network runs.
     """
+    if background is not None:
+        if with_ or without:
+            raise UsageError("--background takes the run's own test images: leave --with and --without out")
+        if out is not None:
+            check_output_folder(out, [run, Path(background)], own="found concept")
+        return _find_background(image_run(run, method), background, out, device, json)
     for flag, given in (("--with", with_), ("--without", without)):
         if not given:
             raise UsageError(f"expected image files or folders for {flag}, got none")
@@ -205,21 +216,32 @@ def find(
         for flag, given in (("--with", with_), ("--without", without)):
             for place in given:
                 expect_outside(out, str(place.absolute()), flag)  # a folder may have the name of a set
-    from htaf.concepts.finding import RECORD, find_in_run, read_sides
+    from htaf.concepts.finding import find_in_run, read_sides
 
     opened = image_run(run, method)
     sides = read_sides(opened, with_, without)
     say_notes(sides.notes)
     result = find_in_run(opened, sides, out, device=device)
+    _show_found(result, out, json)
+    return say_unread(sides.unread, len(sides.names) + len(sides.unread))
+
+
+def _find_background(run: Run, masks: str, out: Path | None, device: Device, json: bool) -> None:
+    from htaf.concepts.background import background_of_run
+
+    images = own_images(run, None, "--background is of its own test images")
+    _show_found(background_of_run(run, images, masks, out, device=device), out, json)
+
+
+def _show_found(result: Mapping[str, Any], out: Path | None, json: bool) -> None:
+    from htaf.concepts.finding import RECORD
+
     say_notes(result["notes"])
     if json:
-        print_json(result)
-    else:
-        for name, line in result["answers"].items():
-            say(f"{name}: {line}")
-        if out is not None:
-            say(f"result: {out / RECORD}")
-    say_unread(sides.unread, len(sides.names) + len(sides.unread))
+        return print_json(result)
+    for name, line in result["answers"].items():
+        say(f"{name}: {line}")
+    return None if out is None else say(f"result: {out / RECORD}")
 
 
 def edit(
