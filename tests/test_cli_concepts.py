@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -219,6 +220,31 @@ def test_find_a_mark(htaf, folder: Path, marked: tuple[Path, Path], tmp_path: Pa
     assert f"it speaks most for {least} (" in out
     assert f"\nused: of 10 pairs {(pairs[0] != pairs[1]).sum()} have another prediction with it" in out
     assert "\nused, as a bit: of 20 predictions" in out
+
+
+def test_an_edit_shows_what_it_removes(htaf, folder: Path, marked: tuple[Path, Path], tmp_path: Path) -> None:
+    sides = ("--with", marked[0], "--without", marked[1])
+    code, out, err = htaf("concepts", "find", folder / "run", *sides, "--json")
+    assert code == 0, err
+    before = json.loads(out)
+    off = [f"{k}:{row['concept']}" for row in before["direction"]["bits"] for k in range(5)]
+    words = ("concepts", "edit", folder / "run", "--off", *off, "--out", tmp_path / "e", *sides)
+    code, out, err = htaf(*words, "--json")
+    assert code == 0, err
+    found = json.loads(out)["found"]
+    assert found[0] == before
+    files = [row["image"] for row in before["images"]]
+    predicted = np.reshape(list(open_run(tmp_path / "e").predict_images(files)["prediction"]), (2, -1))
+    assert found[1]["pairs"]["changed"] == (predicted[0] != predicted[1]).mean()
+    gains = [{row["class"]: row["gain"] for row in one["pairs"]["classes"]} for one in found]
+    assert gains[0] != gains[1]
+    code, out, err = htaf(*words)
+    assert code == 0, err
+    shown = re.findall(r"score of (\d)[^-+]+([-+][.\d]+)[^-+]+([-+][.\d]+)", out)
+    assert sorted(shown) == [(str(k), *(f"{gain[str(k)]:+.2f}" for gain in gains)) for k in range(5)]
+    code, _, err = htaf(*words[:-2])
+    assert code == 2
+    assert "both of --with and --without" in one_line(err)
 
 
 def test_is_it_the_background(htaf, folder: Path, tmp_path: Path) -> None:

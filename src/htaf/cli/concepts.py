@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -251,6 +251,8 @@ def edit(
         UseAppendAction[tuple[tuple[str, ...], ...]], arg(metavar="CLASS:CONCEPT ...", help_behavior_hint="(required)")
     ],
     out: Folder,
+    with_: Annotated[tuple[Path, ...], arg(name="with", metavar="INPUT ...", help_behavior_hint=NONE)] = (),
+    without: Annotated[tuple[Path, ...], arg(metavar="INPUT ...", help_behavior_hint=NONE)] = (),
     data_dir: DataDir = None,
     method: MethodOfRun = None,
     json: Json = False,
@@ -261,6 +263,9 @@ def edit(
         off: Weight of a class, by name or number, and a concept, to be 0. May be given again. A class that begins with
             -: --off=-NAME:CONCEPT.
         out: New run folder.
+        with_: Images with a concept of your own, as of find, to see whether the edit removes it: what it does in both
+            runs.
+        without: Images without it.
     """
     edits: list[tuple[int | str, int]] = []
     for text in itertools.chain(*off):
@@ -270,19 +275,40 @@ def edit(
         edits.append((label, int(concept)))
     if not edits:
         raise UsageError("--off: expected at least one CLASS:CONCEPT, got none")
+    from htaf.concepts.finding import find_in_run, read_sides
     from htaf.concepts.run_heads import edit_run
 
     opened = opened_run(run, method)
+    sides = None
+    if bool(with_) != bool(without):
+        raise UsageError("expected both of --with and --without, or neither")
+    if with_:
+        sides = read_sides(image_run(run, method), with_, without)
+        say_notes(sides.notes)
     with needs_source("edit it in Python, with htaf.concepts.run_heads.edit_run"):
         made = edit_run(opened, out, edits, data_dir=data_dir)
+    found = [] if sides is None else [find_in_run(one, sides) for one in (opened, made)]
     if json:
-        return print_json(made.record)
+        return print_json(made.record | ({"found": found} if found else {}))
     primary, before, metrics = made.record["headline"], opened.record["metrics"], made.record["metrics"]
     kind = "exact" if opened.has_step else "smooth"
     rows = [(part, before[kind][part][primary], metrics[kind][part][primary]) for part in ("validation", "test")]
     show(f"{primary} ({kind}), {len(edits)} weights set to 0", ("part", "before", "after"), rows)
+    if found:
+        known: Any = made.preprocessor()
+        _show_removed(found, {known.classes[label] for label, _ in made.record["edited"]["off"]})
     say_notes(made.record["notes"][-1:])
     return say(f"run folder: {out}")
+
+
+def _show_removed(found: Sequence[Mapping[str, Any]], edited: Container[str]) -> None:
+    """Show what the images with a concept have otherwise than those without, before an edit and after it."""
+    sides = [one["pairs"] or one["direction"] for one in found]
+    gains = [{row["class"]: f"{row['gain']:+.2f}" for row in side["classes"]} for side in sides]
+    rows: Rows = [("predictions changed", *(f"{side['changed']:.0%}" for side in sides))]
+    rows += [(f"score of {name}", *(gain[name] for gain in gains)) for name in gains[0] if name in edited]
+    what = f"{found[0]['with']:,} pairs" if found[0]["paired"] else "moved along its direction"
+    show(f"What your concept does ({what})", ("", "before", "after"), rows)
 
 
 def explore(
