@@ -92,12 +92,9 @@ def background(
         raise ConceptError(
             f"expected at least {LEAST} images of two predicted classes or more, got {len(pixels):,} of {count}"
         )
-    random = np.random.default_rng(seed)
-    donors, own = (
-        np.array([_another(random, row, (predicted == label) == same) for row, label in enumerate(predicted)])
-        for same in (False, True)
-    )
-    around = ~objects
+    alike, around = predicted[:, None] == predicted, ~objects
+    draws = np.random.default_rng(seed).random(alike.shape) - np.eye(len(alike))  # itself: where there is no other
+    donors, own = (np.where(allowed, draws, -2).argmax(1) for allowed in (~alike, alike))
 
     def given(rows: np.ndarray) -> np.ndarray:
         return bits_of(torch.where((around & around[rows])[:, None], pixels[rows], pixels))
@@ -115,13 +112,6 @@ def background(
 
 def _classes(bits: Bool[np.ndarray, "n concepts"], head: Head) -> Int64[np.ndarray, " n"]:
     return (bits @ head.weight.T + head.bias).argmax(1)
-
-
-def _another(random: np.random.Generator, row: int, of: Bool[np.ndarray, " n"]) -> int:
-    """Draw one of these rows, but not `row` itself unless it is the only one."""
-    rows = np.flatnonzero(of)
-    rows = rows[rows != row] if len(rows) > 1 else rows
-    return int(random.choice(rows))
 
 
 def _blank(pixels: Tensor, hidden: Bool[Tensor, "n height width"]) -> Tensor:
