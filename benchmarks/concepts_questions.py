@@ -140,11 +140,9 @@ def ask_background(network: Network, train: dict[str, Photos], test: dict[str, P
 
 
 def bordered(pixels: torch.Tensor, which: np.ndarray) -> torch.Tensor:
-    made = pixels.clone()
     inside = torch.zeros(SIDE, SIDE, dtype=torch.bool)
     inside[BORDER:-BORDER, BORDER:-BORDER] = True
-    made[torch.from_numpy(which)[:, None, None, None] & ~inside] = 200
-    return made
+    return torch.where(torch.from_numpy(which)[:, None, None, None] & ~inside, 200, pixels)
 
 
 # classes of the photographs with it and without: numbers of photographs of each of five classes, the first has it in

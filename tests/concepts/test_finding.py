@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -205,6 +206,10 @@ def test_sides_of_other_classes_are_told() -> None:
     assert found.apart == 1
     assert found.confounded
     assert (found.follows, found.bit.p, found.direction.p, found.direction.gains_p.min()) == (None, 1, 1, 1)
+    told = replace(found, bit=replace(found.bit, p=0.001))  # by images that are predicted wrong
+    assert (told.follows, told.confounded) == (None, True)
+    told = replace(told, known=True)
+    assert (told.follows, told.confounded) == (told.bit, False)
     assert not planted.find(rows[:20], rows[20:40]).of_classes
     of_class = rows[predicted == first]
     assert not planted.find(of_class[:15], of_class[15:30]).of_classes

@@ -138,6 +138,7 @@ class Found:
         has_concept: bool [rows], whether it is a row with. predicted: int64 [rows], classes.
         apart: how far the classes of both sides differ, half the sum over classes of the differences of their shares:
             1 where the sides have no class in common. apart_p: by random divisions of all rows.
+        known: whether the classes were given; else they are the predicted ones.
     """
 
     bit: Bit
@@ -148,6 +149,7 @@ class Found:
     predicted: Int64[np.ndarray, " rows"]
     apart: float
     apart_p: float
+    known: bool
 
     @property
     def of_classes(self) -> bool:
@@ -156,11 +158,13 @@ class Found:
 
     @property
     def confounded(self) -> bool:
-        """Whether the sides differ by class, and by nothing that could be told from it."""
+        """Whether the sides differ by class, and by nothing that can be told from it."""
         return self.of_classes and self.follows is None
 
     @property
     def follows(self) -> Bit | Direction | None:
+        if self.of_classes and not self.known:  # a wrong prediction would pass for a class on both sides
+            return None
         if self.bit.p <= LEVEL and self.bit.agreement >= CLEAR:
             return self.bit
         return self.direction if self.direction.p <= LEVEL else self.bit if self.bit.p <= LEVEL else None
@@ -228,6 +232,7 @@ def find_concept(
         predicted=predicted,
         apart=float(apart[0]),
         apart_p=_p(apart),
+        known=classes is not None,
     )
 
 
