@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -219,6 +220,66 @@ def test_find_a_mark(htaf, folder: Path, marked: tuple[Path, Path], tmp_path: Pa
     assert f"it speaks most for {least} (" in out
     assert f"\nused: of 10 pairs {(pairs[0] != pairs[1]).sum()} have another prediction with it" in out
     assert "\nused, as a bit: of 20 predictions" in out
+
+
+def test_an_edit_shows_what_it_removes(htaf, folder: Path, marked: tuple[Path, Path], tmp_path: Path) -> None:
+    sides = ("--with", marked[0], "--without", marked[1])
+    code, out, err = htaf("concepts", "find", folder / "run", *sides, "--json")
+    assert code == 0, err
+    before = json.loads(out)
+    off = [f"{k}:{row['concept']}" for row in before["direction"]["bits"] for k in range(5)]
+    words = ("concepts", "edit", folder / "run", "--off", *off, "--out", tmp_path / "e", *sides)
+    code, out, err = htaf(*words, "--json")
+    assert code == 0, err
+    found = json.loads(out)["found"]
+    assert found[0] == before
+    files = [row["image"] for row in before["images"]]
+    predicted = np.reshape(list(open_run(tmp_path / "e").predict_images(files)["prediction"]), (2, -1))
+    assert found[1]["pairs"]["changed"] == (predicted[0] != predicted[1]).mean()
+    gains = [{row["class"]: row["gain"] for row in one["pairs"]["classes"]} for one in found]
+    assert gains[0] != gains[1]
+    code, out, err = htaf(*words)
+    assert code == 0, err
+    shown = re.findall(r"score of (\d)[^-+]+([-+][.\d]+)[^-+]+([-+][.\d]+)", out)
+    assert sorted(shown) == [(str(k), *(f"{gain[str(k)]:+.2f}" for gain in gains)) for k in range(5)]
+    code, _, err = htaf(*words[:-2])
+    assert code == 2
+    assert "both of --with and --without" in one_line(err)
+
+
+def test_is_it_the_background(htaf, folder: Path, tmp_path: Path) -> None:
+    words = ("concepts", "find", folder / "run", "--background")
+    code, out, err = htaf(*words, "middle", "--out", tmp_path / "out", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert json.loads((tmp_path / "out" / "found.json").read_text()) == found
+    assert found["background"] == (found["interval"][0] > 0.05)
+    assert 0.4 < found["area"] < 0.6
+    rows = {row["image"]: row for row in found["images"]}
+    assert len(rows) == 359
+    images = digits().test.batch(torch.arange(359))
+    inside = torch.zeros(8, 8, dtype=torch.bool)
+    inside[1:7, 1:7] = True
+    files = [tmp_path / "swapped" / f"{row}.png" for row in range(20)]
+    files[0].parent.mkdir()
+    for row, file in enumerate(files):
+        donor = int(rows[f"test/{row}"]["surroundings"].split("/")[1])
+        Image.fromarray(torch.where(inside, images[row, 0], images[donor, 0]).numpy()).save(file)
+    predicted = open_run(folder / "run").predict_images([str(file) for file in files])["prediction"]
+    assert [rows[f"test/{row}"]["swapped"] for row in range(20)] == list(predicted)
+    taken = sum(row["swapped"] == rows[row["surroundings"]]["as it is"] for row in rows.values())
+    assert f"{taken} of 359 images are taken for" in found["answers"]["background"]
+    masks = tmp_path / "masks" / "test"
+    masks.mkdir(parents=True)
+    for row in range(30):
+        Image.fromarray(inside.numpy().astype(np.uint8) * 255).save(masks / f"{row}.png")
+    code, out, err = htaf(*words, masks.parent)
+    assert code == 0, err
+    assert "of 30 images are taken for" in out
+    assert "without a mask of a part of them: 329 images" in " ".join(err.split())
+    code, _, err = htaf(*words, "middle", "--with", masks)
+    assert code == 2
+    assert "leave --with and --without out" in one_line(err)
 
 
 def test_find_takes_the_pairs_that_are_there(htaf, folder: Path, marked: tuple[Path, Path]) -> None:

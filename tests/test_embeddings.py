@@ -264,10 +264,9 @@ def test_a_planted_keyword_is_a_concept_and_the_reason(planted: Planted) -> None
     put = planted.encoder.transform([f"{text} {WORD}" for text in planted.held])
     found = model.find(planted.x[marked], planted.x[~marked])
     bit = found.bit
-    assert found.follows is bit
+    assert found.confounded, "all texts with the keyword are of one class"
     assert bit.used
     assert bit.agreement > 0.85
-    assert bit.p < 0.01
     assert (model.concepts(put)[:, bit.concept] == bit.on).mean() > 0.8
     assert (model.concepts(without)[:, bit.concept] == bit.on).mean() < 0.05
     moved = model.find(put[:20], without[:20], paired=True).direction

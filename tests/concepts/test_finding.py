@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
 
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.finding import STRENGTH, Bit, Found, find_concept
+from htaf.concepts.finding import STRENGTH, Bit, Found, _divisions, find_concept
 from htaf.concepts.heads import Head
 
 FEATURES, CONCEPTS, CLASSES = 60, 12, 4
@@ -30,7 +33,7 @@ class Planted:
     def rows(self, count: int) -> np.ndarray:
         return self.random.normal(size=(count, FEATURES)) * 3 + 1
 
-    def find(self, with_: np.ndarray, without: np.ndarray, **options: bool) -> Found:
+    def find(self, with_: np.ndarray, without: np.ndarray, **options: Any) -> Found:
         return find_concept(with_, without, self.pre_activations, self.head, **options)
 
 
@@ -167,7 +170,7 @@ def test_of_bits_that_tell_as_well_the_one_that_is_used_is_named() -> None:
     planted.head.weight[2, 1] = 1  # and a head of few concepts that draws on the second
     before = planted.rows(400)
     on = planted.pre_activations(before)[:, 0] >= 0
-    bit = planted.find(before[on][:20], before[~on][:20]).bit
+    bit = planted.find(before[on][:20], before[~on][:20], classes=np.zeros(40, int)).bit
     assert (bit.concept, bit.used, bit.agreement) == (1, True, 1.0)
     assert bit.weights.tolist() == [0, 0, 1, 0]
     assert bit.p < 0.01
@@ -201,6 +204,43 @@ def test_sides_of_other_classes_are_told() -> None:
     found = planted.find(rows[predicted == first][:20], rows[predicted != first][:20])
     assert found.of_classes
     assert found.apart == 1
+    assert found.confounded
+    assert (found.follows, found.bit.p, found.direction.p, found.direction.gains_p.min()) == (None, 1, 1, 1)
+    told = replace(found, bit=replace(found.bit, p=0.001))  # by images that are predicted wrong
+    assert (told.follows, told.confounded) == (None, True)
+    told = replace(told, known=True)
+    assert (told.follows, told.confounded) == (told.bit, False)
     assert not planted.find(rows[:20], rows[20:40]).of_classes
     of_class = rows[predicted == first]
     assert not planted.find(of_class[:15], of_class[15:30]).of_classes
+
+
+@pytest.mark.parametrize("shift", [0.0, 1.0])
+def test_a_concept_is_told_from_the_classes_that_go_with_it(shift: float) -> None:
+    """Classes lie apart; 17 of 20 rows with the concept are of the first, 3 of those without it."""
+    planted, classes = Planted(11), np.repeat([0, 1, 0, 1], [17, 3, 3, 17])
+    towards = 4 * planted.random.normal(size=FEATURES)
+    p, before = [], []
+    for _ in range(20):
+        rows = planted.rows(40) + np.where(classes[:, None] == 0, towards, 0)
+        rows[:20] += shift * planted.shift
+        found = planted.find(rows[:20], rows[20:], classes=classes)
+        p.append(found.direction.p)
+        assert (found.apart, found.of_classes) == (0.7, True)
+        if not shift:
+            before.append(planted.find(rows[:20], rows[20:], classes=np.zeros(40, int)).direction.p)
+    if shift:
+        assert np.median(p) < 0.1
+    else:
+        assert np.mean(np.array(before) <= 0.05) >= 0.8, "the class passes for the concept"
+        assert np.mean(np.array(p) <= 0.05) <= 0.2  # 4 of 20: more has a probability of 0.3%
+
+
+def test_random_divisions_keep_the_classes_of_both_sides() -> None:
+    given, classes = np.arange(30) < 12, np.random.default_rng(0).integers(0, 3, 30)
+    made = _divisions(12, classes, False, np.random.default_rng(1))
+    assert (made[0] == given).all()
+    for label in range(3):
+        assert (made[:, classes == label].sum(1) == given[classes == label].sum()).all()
+        shares = made[1:, classes == label].mean(0)
+        np.testing.assert_allclose(shares, given[classes == label].mean(), atol=0.08)  # 5 standard errors

@@ -14,6 +14,7 @@ from htaf.concepts.explorer.contents import (
     example_row,
     relations,
     sample_images,
+    strengths,
     strongest_images,
     typical_images,
 )
@@ -97,6 +98,24 @@ def test_strong_and_bare_images_by_margin() -> None:
         assert found[0, concept].tolist() == on[np.argsort(-margins[on, concept], kind="stable")[:4]].tolist()
         assert found[1, concept].tolist() == on[np.argsort(margins[on, concept], kind="stable")[:4]].tolist()
         assert found[2, concept].tolist() == off[np.argsort(-margins[off, concept], kind="stable")[:4]].tolist()
+
+
+def test_images_are_counted_by_margin() -> None:
+    margins = np.random.default_rng(0).normal(size=(80, 5)).astype(np.float16) * np.array(
+        [1, 100, 1e-3, 1, 0], np.float16
+    )
+    margins[:3, 3] = np.array([-5.96e-8, 0, np.nan], np.float16)  # the first is off, the second on
+    drawn = np.random.default_rng(1).random(80) < 0.7
+    drawn[:3] = True
+    found, values = strengths(margins, drawn), margins[drawn].astype(np.float64)
+    for concept in range(5):
+        top = np.nanmax(np.abs(values[:, concept])) or 1.0
+        kept = values[~np.isnan(values[:, concept]), concept]
+        assert found[concept].sum() == len(kept)
+        assert found[concept, :10].sum() == (kept < 0).sum()
+        if concept < 3:
+            np.testing.assert_array_equal(found[concept], np.histogram(kept, np.linspace(-top, top, 21))[0])
+    assert strengths(margins, np.zeros(80, bool)).sum() == 0
 
 
 def test_the_example_is_right_and_explained_by_few() -> None:

@@ -324,7 +324,7 @@ def test_the_page_of_a_sparse_head_shows_the_concepts_that_it_uses(site: Site, v
     for concept, value in said:  # one that is off adds what the average image has of it
         assert number(value) == pytest.approx((bits[concept] - rates[concept]) * weight[k, concept], abs=0.0051)
     assert any(not bits[concept] and number(value) != 0 for concept, value in said)
-    assert "no part in any decision" in tab.go("#/concept/15").inner_text("section[aria-labelledby=numbers]")
+    assert "no part in any decision" in tab.go("#/concept/15").inner_text(".decides")
     assert visit(site).go("#/concepts").locator(".used-only").count() == 0  # a dense head uses all
 
 

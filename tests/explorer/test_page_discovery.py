@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,22 @@ def test_images_from_strong_to_barely_on(site: Site, visit: Open, tmp_path: Path
     page = visit(Site(tmp_path / "page", site.codes)).go("#/concept/3")
     found = read_page(tmp_path / "page")["arrays"]["strongest"][:, 3]
     assert rows_of(page, site, "margins") == found[found >= 0].tolist()
+    bars = page.locator("#margins + figure rect title").all_text_contents()
+    assert list(map(int, bars)) == read_page(tmp_path / "page")["arrays"]["strengths"][3].tolist()
     assert visit(site).go("#/concept/3").locator("#margins").count() == 0
+
+
+def test_a_concept_says_first_what_it_does_to_decisions(site: Site, visit: Open, tmp_path: Path) -> None:
+    weight = site.codes.weight[:, 3]
+    page = visit(site).go("#/concept/3")
+    said = page.inner_text(".decides").replace("\u2212", "-")
+    for k, side in ((weight.argmax(), "for"), (weight.argmin(), "against")):
+        assert f"{side} {site.codes.classes[k]} ({weight[k]:+.2f})" in said
+    changed = site.codes.weight.copy()
+    changed[:, 3] = 0
+    build_page(replace(site.codes, weight=changed), tmp_path / "page")
+    page = visit(Site(tmp_path / "page", site.codes)).go("#/concept/3")
+    assert "No class draws on it" in page.inner_text(".decides")
 
 
 def test_a_mistake_leads_to_what_separates_the_classes(site: Site, visit: Open) -> None:

@@ -41,6 +41,7 @@ export interface Explorer {
   typical: Rows<Int32Array>; // [classes, n], rows of images; -1: none
   samples: Rows<Int32Array>; // [concepts, n], drawn at random among those with the concept
   strongest: Rows<Int32Array> | null; // [3 * concepts, n]: most strongly on, barely on, barely off
+  strengths: Rows<Int32Array> | null; // [concepts, bins], images by margin: the first half of the bins is below the threshold
   confusion: Int32Array; // [pairs, 3]: class, predicted class, images of the part
   rowOf: Map<string, number>;
   originals: ReadonlySet<number>; // rows of images that are there at full size
@@ -95,8 +96,9 @@ export function open(found: Record<string, unknown>): Explorer {
     typical: decodeRows(arrays, "typical", "i4", classes),
     samples: decodeRows(arrays, "samples", "i4", size),
     strongest: "strongest" in arrays ? decodeRows(arrays, "strongest", "i4", 3 * size) : null,
+    strengths: "strengths" in arrays ? decodeRows(arrays, "strengths", "i4", size) : null,
     confusion: decodeRows(arrays, "confusion", "i4", null).data,
-      };
+  };
 }
 
 function object(value: unknown, where: string): Record<string, unknown> {
@@ -117,13 +119,13 @@ export const bitsOf = (explorer: Explorer, row: number): Uint8Array =>
 
 export const weightOf = ({ head }: Explorer, k: number, concept: number): number => head.weight[k * head.concepts + concept]!;
 
-/** The concepts on which some class draws. */
 /** Whether no class draws on a concept and the class hardly tells which items have it: right in less than 80%, where 50% is chance. */
 export const isBeyond = ({ used, concepts }: Explorer, concept: number): boolean => {
   const { balanced, dead } = concepts[concept]!;
   return !used[concept] && !dead && balanced !== null && balanced < 0.8;
 };
 
+/** The concepts on which some class draws. */
 export const usedConcepts = ({ used }: Explorer): number[] => used.flatMap((one, concept) => (one ? [concept] : []));
 
 /** Whether a class, or one of two and not both alike, draws on a concept. */

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -180,8 +180,9 @@ def score(
 def find(
     run: RunDir,
     *,
-    with_: Annotated[tuple[Path, ...], arg(name="with", metavar="INPUT ...", help_behavior_hint="(required)")],
-    without: Annotated[tuple[Path, ...], arg(metavar="INPUT ...", help_behavior_hint="(required)")],
+    with_: Annotated[tuple[Path, ...], arg(name="with", metavar="INPUT ...", help_behavior_hint=NONE)] = (),
+    without: Annotated[tuple[Path, ...], arg(metavar="INPUT ...", help_behavior_hint=NONE)] = (),
+    background: Annotated[str | None, arg(metavar="MASKS")] = None,
     out: Annotated[Path | None, arg(metavar="DIR")] = None,
     device: Device = "auto",
     method: MethodOfRun = None,
@@ -189,12 +190,22 @@ def find(
 ) -> None:
     """Find a concept of your own: the bit or the direction that follows it, by chance or not, and whether it is used.
 
+    Or ask whether the decisions follow the background of the run's own test images.
+
     Args:
         with_: Images with the concept: files or folders, 20 or so. The same names on both sides make pairs.
         without: Images without it.
+        background: Instead: is it the background? A folder of masks, white where the object is, under the names of the
+            test images; middle: the middle half of each image is its object.
         out: Also write found.json.
         device: Where the network runs.
     """
+    if background is not None:
+        if with_ or without:
+            raise UsageError("--background takes the run's own test images: leave --with and --without out")
+        if out is not None:
+            check_output_folder(out, [run, Path(background)], own="found concept")
+        return _find_background(image_run(run, method), background, out, device, json)
     for flag, given in (("--with", with_), ("--without", without)):
         if not given:
             raise UsageError(f"expected image files or folders for {flag}, got none")
@@ -205,21 +216,32 @@ def find(
         for flag, given in (("--with", with_), ("--without", without)):
             for place in given:
                 expect_outside(out, str(place.absolute()), flag)  # a folder may have the name of a set
-    from htaf.concepts.finding import RECORD, find_in_run, read_sides
+    from htaf.concepts.finding import find_in_run, read_sides
 
     opened = image_run(run, method)
     sides = read_sides(opened, with_, without)
     say_notes(sides.notes)
     result = find_in_run(opened, sides, out, device=device)
+    _show_found(result, out, json)
+    return say_unread(sides.unread, len(sides.names) + len(sides.unread))
+
+
+def _find_background(run: Run, masks: str, out: Path | None, device: Device, json: bool) -> None:
+    from htaf.concepts.background import background_of_run
+
+    images = own_images(run, None, "--background is of its own test images")
+    _show_found(background_of_run(run, images, masks, out, device=device), out, json)
+
+
+def _show_found(result: Mapping[str, Any], out: Path | None, json: bool) -> None:
+    from htaf.concepts.finding import RECORD
+
     say_notes(result["notes"])
     if json:
-        print_json(result)
-    else:
-        for name, line in result["answers"].items():
-            say(f"{name}: {line}")
-        if out is not None:
-            say(f"result: {out / RECORD}")
-    say_unread(sides.unread, len(sides.names) + len(sides.unread))
+        return print_json(result)
+    for name, line in result["answers"].items():
+        say(f"{name}: {line}")
+    return None if out is None else say(f"result: {out / RECORD}")
 
 
 def edit(
@@ -229,6 +251,8 @@ def edit(
         UseAppendAction[tuple[tuple[str, ...], ...]], arg(metavar="CLASS:CONCEPT ...", help_behavior_hint="(required)")
     ],
     out: Folder,
+    with_: Annotated[tuple[Path, ...], arg(name="with", metavar="INPUT ...", help_behavior_hint=NONE)] = (),
+    without: Annotated[tuple[Path, ...], arg(metavar="INPUT ...", help_behavior_hint=NONE)] = (),
     data_dir: DataDir = None,
     method: MethodOfRun = None,
     json: Json = False,
@@ -239,6 +263,9 @@ def edit(
         off: Weight of a class, by name or number, and a concept, to be 0. May be given again. A class that begins with
             -: --off=-NAME:CONCEPT.
         out: New run folder.
+        with_: Images with a concept of your own, as of find, to see whether the edit removes it: what it does in both
+            runs.
+        without: Images without it.
     """
     edits: list[tuple[int | str, int]] = []
     for text in itertools.chain(*off):
@@ -248,19 +275,40 @@ def edit(
         edits.append((label, int(concept)))
     if not edits:
         raise UsageError("--off: expected at least one CLASS:CONCEPT, got none")
+    from htaf.concepts.finding import find_in_run, read_sides
     from htaf.concepts.run_heads import edit_run
 
     opened = opened_run(run, method)
+    sides = None
+    if bool(with_) != bool(without):
+        raise UsageError("expected both of --with and --without, or neither")
+    if with_:
+        sides = read_sides(image_run(run, method), with_, without)
+        say_notes(sides.notes)
     with needs_source("edit it in Python, with htaf.concepts.run_heads.edit_run"):
         made = edit_run(opened, out, edits, data_dir=data_dir)
+    found = [] if sides is None else [find_in_run(one, sides) for one in (opened, made)]
     if json:
-        return print_json(made.record)
+        return print_json(made.record | ({"found": found} if found else {}))
     primary, before, metrics = made.record["headline"], opened.record["metrics"], made.record["metrics"]
     kind = "exact" if opened.has_step else "smooth"
     rows = [(part, before[kind][part][primary], metrics[kind][part][primary]) for part in ("validation", "test")]
     show(f"{primary} ({kind}), {len(edits)} weights set to 0", ("part", "before", "after"), rows)
+    if found:
+        known: Any = made.preprocessor()
+        _show_removed(found, {known.classes[label] for label, _ in made.record["edited"]["off"]})
     say_notes(made.record["notes"][-1:])
     return say(f"run folder: {out}")
+
+
+def _show_removed(found: Sequence[Mapping[str, Any]], edited: Container[str]) -> None:
+    """Show what the images with a concept have otherwise than those without, before an edit and after it."""
+    sides = [one["pairs"] or one["direction"] for one in found]
+    gains = [{row["class"]: f"{row['gain']:+.2f}" for row in side["classes"]} for side in sides]
+    rows: Rows = [("predictions changed", *(f"{side['changed']:.0%}" for side in sides))]
+    rows += [(f"score of {name}", *(gain[name] for gain in gains)) for name in gains[0] if name in edited]
+    what = f"{found[0]['with']:,} pairs" if found[0]["paired"] else "moved along its direction"
+    show(f"What your concept does ({what})", ("", "before", "after"), rows)
 
 
 def explore(

@@ -136,8 +136,9 @@ class Found:
             neither follows the concept in these rows.
         rows: int64 [rows], numbers of the rows that were taken, those without counted behind those with.
         has_concept: bool [rows], whether it is a row with. predicted: int64 [rows], classes.
-        apart: how far the predicted classes of both sides differ, half the sum over classes of the differences of
-            their shares: 1 where the sides have no class in common. apart_p: by random divisions, as `Bit.p`.
+        apart: how far the classes of both sides differ, half the sum over classes of the differences of their shares:
+            1 where the sides have no class in common. apart_p: by random divisions of all rows.
+        known: whether the classes were given; else they are the predicted ones.
     """
 
     bit: Bit
@@ -148,14 +149,22 @@ class Found:
     predicted: Int64[np.ndarray, " rows"]
     apart: float
     apart_p: float
+    known: bool
 
     @property
     def of_classes(self) -> bool:
-        """Whether the sides differ by predicted class, so that what is found may be the class. Of pairs it is not."""
+        """Whether the sides differ by class. Of pairs they do not."""
         return self.pairs is None and self.apart >= CLASSES_APART and self.apart_p <= LEVEL
 
     @property
+    def confounded(self) -> bool:
+        """Whether the sides differ by class, and by nothing that can be told from it."""
+        return self.of_classes and self.follows is None
+
+    @property
     def follows(self) -> Bit | Direction | None:
+        if self.of_classes and not self.known:  # a wrong prediction would pass for a class on both sides
+            return None
         if self.bit.p <= LEVEL and self.bit.agreement >= CLEAR:
             return self.bit
         return self.direction if self.direction.p <= LEVEL else self.bit if self.bit.p <= LEVEL else None
@@ -168,6 +177,7 @@ def find_concept(
     head: Head,
     *,
     paired: bool = False,
+    classes: Int64[np.ndarray, " all_rows"] | None = None,
     seed: int = 0,
 ) -> Found:
     """The bit and the direction of a concept, tested against 1,000 random divisions of the same rows.
@@ -176,12 +186,16 @@ def find_concept(
     random division is given its own best bit and its own direction. The direction is a ridge regression of the sides on
     the features, each divided by its standard deviation; each row, or pair, is scored by the fit to the others.
 
+    A random division has as many rows of each class on a side as the given one. So what tells classes apart does not
+    pass for a concept: of sides without a common class all divisions are the given one, and p is 1.
+
     Args:
         with_, without: features of rows that have the concept, and of rows that do not, 5 or more of each; 7 pairs.
         pre_activations: of features, affine; bit j is 1 where value j is >= 0. head: of the bits.
         paired: row i of both is of one thing, with the concept and without: pairs are left out together, and a random
             division swaps the sides within pairs.
-        seed: of the divisions.
+        classes: of the rows with, then of those without; None: the predicted ones. What turns predictions cannot be
+            told from these. seed: of the divisions.
 
     Raises:
         ConceptError: too few rows, sides of other sizes where they are pairs, or features that are all the same.
@@ -200,21 +214,25 @@ def find_concept(
         raise ConceptError(f"expected at least {FEWEST_PAIRS} pairs, got {len(with_)}: so few can always be chance")
     own, others = (evenly(len(side)) for side in (with_, without))
     x = np.concatenate([with_[own], without[others]]).astype(np.float64)
-    sides = _divisions(len(own), len(others), paired, np.random.default_rng(seed))
+    rows = np.concatenate([own, others + len(with_)])
     before = pre_activations(x)
     bits = (before >= 0).astype(np.float64)
     logits = bits @ head.weight.T + head.bias
     predicted = logits.argmax(1)
-    apart = np.abs(_apart(sides) @ np.eye(len(head.bias))[predicted]).sum(1) / 2
+    of = np.unique(predicted if classes is None else classes[rows], return_inverse=True)[1]
+    sides = _divisions(len(own), of, paired, np.random.default_rng(seed))
+    freely = _divisions(len(own), np.zeros_like(of), False, np.random.default_rng(seed))
+    apart = np.abs(_apart(freely) @ np.eye(of.max() + 1)[of]).sum(1) / 2
     return Found(
         bit=_bit(bits, logits, sides, head),
         direction=_direction(x, before, predicted, sides, pre_activations, head, paired),
         pairs=_pairs(logits, predicted, sides) if paired else None,
-        rows=np.concatenate([own, others + len(with_)]),
+        rows=rows,
         has_concept=sides[0],
         predicted=predicted,
         apart=float(apart[0]),
         apart_p=_p(apart),
+        known=classes is not None,
     )
 
 
@@ -223,13 +241,18 @@ def evenly(rows: int) -> Int64[np.ndarray, " rows"]:
     return np.linspace(0, rows - 1, min(rows, MOST)).round().astype(np.int64)
 
 
-def _divisions(own: int, others: int, paired: bool, random: np.random.Generator) -> Bool[np.ndarray, "divisions rows"]:
-    """Which rows are with the concept: first as given, then at random."""
-    given = np.arange(own + others) < own
+def _divisions(
+    own: int, classes: Int64[np.ndarray, " rows"], paired: bool, random: np.random.Generator
+) -> Bool[np.ndarray, "divisions rows"]:
+    """Which rows are with the concept: first as given, then at random, as many of each class."""
+    given = np.arange(len(classes)) < own
     if paired:
         kept = random.random((DRAWS, own)) < 0.5
         return np.concatenate([given[None], np.concatenate([kept, ~kept], 1)])
-    return np.stack([given, *(random.permutation(given) for _ in range(DRAWS))])
+    by_class, divisions = np.argsort(classes, kind="stable"), np.tile(given, (DRAWS + 1, 1))
+    for division in divisions[1:]:
+        division[by_class] = given[np.lexsort((random.random(len(classes)), classes))]
+    return divisions
 
 
 def _p(values: Float64[np.ndarray, " divisions"]) -> float:
@@ -490,12 +513,15 @@ def find_in_run(run: Run, sides: Sides, out: Path | None = None, *, device: Devi
     if sides.paired and not _are_alike(features[sides.has_concept], features[~sides.has_concept]):
         sides = replace(sides, paired=False)
         notes.append("the images of one name are no more alike than others, so they are not taken as pairs")
-    head = Head(network.weight.astype(np.float64), network.bias.astype(np.float64))
+    head, names = Head(network.weight.astype(np.float64), network.bias.astype(np.float64)), network.preprocessor.classes
+    folders = [Path(name).parent.name for name in sides.names]
+    known = np.array([names.index(one) for one in folders]) if {*folders} <= {*names} else None
     found = find_concept(
-        features[sides.has_concept], features[~sides.has_concept], pre_activations, head, paired=sides.paired
-    )
+        features[sides.has_concept], features[~sides.has_concept], pre_activations, head, paired=sides.paired,
+        classes=known,
+    )  # fmt: skip
     bits = pre_activations(features) >= 0
-    result = _record(run, sides, found, bits, network.preprocessor.classes)
+    result = _record(run, sides, found, bits, names)
     result |= {"notes": notes, "answers": answers(result)}
     if out is not None:
         write_atomic(out / RECORD, to_json(result))
@@ -522,6 +548,7 @@ def _record(run: Run, sides: Sides, found: Found, bits: np.ndarray, classes: Seq
         "without": int((~found.has_concept).sum()),
         "paired": sides.paired,
         "of_classes": {"differ": found.of_classes, "apart": found.apart, "p": found.apart_p},
+        "confounded": found.confounded,
         "follows": None if found.follows is None else "bit" if isinstance(found.follows, Bit) else "direction",
         "bit": {name: getattr(bit, name) for name in ("concept", "on", "agreement", "p", "used", "changed")}
         | {
@@ -569,6 +596,8 @@ def answers(result: Mapping[str, Any]) -> dict[str, str]:
         "direction": "no bit follows it closely; a direction in the features of the backbone does",
         None: "nothing follows it in these images: the network does not see it, or they are too few",
     }[follows]
+    if result["confounded"]:
+        found = "it cannot be told from the class in these images"
     lines = {
         **({"first": _of_classes_alone(result)} if result["of_classes"]["differ"] else {}),
         "found": f"{found} ({counts})",
@@ -609,7 +638,8 @@ def _of_classes_alone(result: Mapping[str, Any]) -> str:
     shares = [f"{side.get(most, 0):.0%}" for side in of]
     return (
         f"the two sides differ by class: {shares[0]} of the images with it are predicted {most}, {shares[1]} of those "
-        "without. What is found may be the class; give images of the same classes on both sides to tell"
+        "without. To tell a thing from its class, give images of the same classes on both sides, in folders of their "
+        "classes, or pairs: the same images with it and without"
     )
 
 

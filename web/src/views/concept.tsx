@@ -8,7 +8,7 @@ import { Grid, Thumb, Verdict } from "../pictures.tsx";
 import { permutation } from "../random.ts";
 import { useQuery } from "../route.ts";
 import { LongText, Rest, Text } from "../text.tsx";
-import { count, decimal, item, percent, plural } from "../words.ts";
+import { count, decimal, item, percent, plural, signed } from "../words.ts";
 import { Term, type TermKey } from "../glossary.tsx";
 import { Related, Strengths, Without } from "./concept_relations.tsx";
 import { ConceptWhere } from "./concept_where.tsx";
@@ -40,6 +40,7 @@ export function Concept({ explorer, concept }: { explorer: Explorer; concept: nu
         <p class="kicker">Concept {concept}</p>
         <h1 tabIndex={-1}>{naming.name ? <Text value={naming.name} limit={120} /> : <span class="muted">Unnamed</span>}</h1>
         {naming.name && <Rest value={naming.name} limit={120} />}
+        <Decides explorer={explorer} concept={concept} />
         <Tells explorer={explorer} concept={concept} />
       </header>
       <OfTwo explorer={explorer} concept={concept} />
@@ -60,7 +61,6 @@ export function Concept({ explorer, concept }: { explorer: Explorer; concept: nu
             <Fact label="Guessed from the class" term="accuracy from the class" value={percent(data.accuracy, 1)} />
             <Fact label="The same, balanced" term="balanced accuracy" value={percent(data.balanced, 1)} />
           </dl>
-          {!explorer.used[concept] && <p class="warn">No class draws on this concept: it has no part in any decision.</p>}
           {data.dead && <p class="warn">
               <Term of="dead">Dead</Term>: always the same in training {item("images")}. It tells nothing apart.
             </p>}
@@ -98,6 +98,30 @@ export function Concept({ explorer, concept }: { explorer: Explorer; concept: nu
     </>
   );
 }
+
+/** What the concept does to decisions: the classes that it speaks most for and against. */
+function Decides({ explorer, concept }: { explorer: Explorer; concept: number }): JSX.Element {
+  if (!explorer.used[concept]) return <p class="lead decides">No class draws on it: it has no part in any decision.</p>;
+  const sorted = byWeight(explorer, concept);
+  const ends: [string, [number, number]][] = [["for", sorted[0]!], ["against", sorted.at(-1)!]];
+  const there = ends.filter(([side, [, weight]]) => (side === "for" ? weight > 0 : weight < 0));
+  return (
+    <p class="lead decides">
+      Speaks most{" "}
+      {there.map(([side, [k, weight]], place) => (
+        <span key={side}>
+          {place > 0 && ", "}
+          {side} <ClassName explorer={explorer} k={k} limit={40} /> ({signed(weight)})
+        </span>
+      ))}
+      . <Term of="weight" />
+    </p>
+  );
+}
+
+/** Classes and their weights of a concept, the largest first. */
+const byWeight = (explorer: Explorer, concept: number): [number, number][] =>
+  explorer.page.classes.map((_, k): [number, number] => [k, weightOf(explorer, k, concept)]).sort((a, b) => b[1] - a[1] || a[0] - b[0]);
 
 /** How far to trust that the concept is of classes. */
 function Tells({ explorer, concept }: { explorer: Explorer; concept: number }): JSX.Element | null {
@@ -288,10 +312,7 @@ function ClassGroup({ explorer, concept, group }: { explorer: Explorer; concept:
 }
 
 function Weights({ explorer, concept }: { explorer: Explorer; concept: number }): JSX.Element {
-  const sorted = useMemo(() => {
-    const all = explorer.page.classes.map((_, k): [number, number] => [k, weightOf(explorer, k, concept)]);
-    return all.sort((a, b) => b[1] - a[1] || a[0] - b[0]);
-  }, [explorer, concept]);
+  const sorted = useMemo(() => byWeight(explorer, concept), [explorer, concept]);
   const most = Math.max(Math.abs(sorted[0]![1]), Math.abs(sorted.at(-1)![1]));
   const sides: [string, [number, number][]][] = [
     ["Speaks for", sorted.filter(([, weight]) => weight > 0).slice(0, 10)],

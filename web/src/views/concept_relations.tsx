@@ -1,11 +1,12 @@
 // What stands around a concept: others like it, unlike it, with it; and what the network does without it.
 import type { JSX } from "preact";
 import { entries, type Explorer } from "../explorer.ts";
+import { Margins } from "../charts.tsx";
 import { Term, type TermKey } from "../glossary.tsx";
 import { ConceptName, Signed } from "../parts.tsx";
 import { Grid, Thumb, Verdict } from "../pictures.tsx";
 import { format } from "../route.ts";
-import { item } from "../words.ts";
+import { count, item } from "../words.ts";
 
 const KINDS: [string, TermKey, string][] = [
   ["Similar", "similar", "on in the same images"],
@@ -55,13 +56,21 @@ const STRENGTHS: [string, string][] = [
 
 /** Images from the strongest to the barely on, where margins are known. */
 export function Strengths({ explorer, concept }: { explorer: Explorer; concept: number }): JSX.Element | null {
-  const { strongest, page } = explorer;
+  const { strongest, strengths, page } = explorer;
   if (!strongest) return null;
+  const counts = strengths ? [...strengths.data.subarray(concept * strengths.width, (concept + 1) * strengths.width)] : [];
+  const sum = (of: number[]): string => count(of.reduce((a, b) => a + b, 0));
   return (
     <section aria-labelledby="margins">
       <h2 id="margins">
         From strong to barely on <Term of="margin" />
       </h2>
+      {counts.length > 0 && (
+        <Margins
+          counts={counts}
+          label={`${item("Images")} by margin: ${sum(counts.slice(0, counts.length / 2))} below the threshold, ${sum(counts.slice(counts.length / 2))} above it`}
+        />
+      )}
       <div class="columns three">
         {STRENGTHS.map(([title, help], kind) => {
           const rows = entries(strongest, kind * page.concepts + concept);

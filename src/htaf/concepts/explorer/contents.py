@@ -198,6 +198,20 @@ def strongest_images(
     return found
 
 
+def strengths(
+    margins: np.ndarray, drawn: Bool[np.ndarray, " images"], bins: int = 20
+) -> Int64[np.ndarray, "concepts bins"]:
+    """Count images by margin for each concept: bins of one width, half of them below 0, up to the largest margin.
+
+    Args:
+        margins: [images, C] float. drawn: those images that count.
+    """
+    values = np.asarray(margins, dtype=np.float32)[drawn]
+    top = np.nanmax(np.abs(values), 0, initial=1e-12)
+    place = np.floor(values / top * (bins // 2)).clip(-bins // 2, bins // 2 - 1)
+    return np.stack([(place == number - bins // 2).sum(0) for number in range(bins)], 1)
+
+
 def example_row(
     shown: Codes,
     drawn: Bool[np.ndarray, " images"],
@@ -366,6 +380,7 @@ def discovery_of(
     }
     if margins is not None:
         arrays["strongest"] = strongest_images(shown, margins, drawn)
+        arrays["strengths"] = strengths(margins, drawn)
     return arrays
 
 
