@@ -55,10 +55,7 @@ class Pictures:
             ConceptError: no image of the set. DataError: a file that cannot be read.
         """
         if isinstance(self.of, ImagePreprocessor):
-            pixels, problems = self.of.read_each(ids)
-            if failed := next((one for one in problems if one is not None), None):
-                raise failed
-            return pixels
+            return self.of.read(ids)
         asked = [self._place(one) for one in ids]
         found = torch.zeros(len(ids), self.of.train.channels, *self.of.train.size, dtype=torch.uint8)
         for part in (self.of.train, self.of.test):

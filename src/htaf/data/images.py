@@ -328,6 +328,14 @@ class ImagePreprocessor:
         constants = torch.tensor([scale, shift], dtype=torch.float32, device=pixels.device).view(2, 1, -1, 1, 1)
         return pixels.to(torch.float32).mul_(constants[0]).add_(constants[1])
 
+    def read(self, paths: Sequence[str | Path]) -> UInt8[Tensor, "b c h w"]:
+        """Return the pixels of `read_each`; raises the DataError of the first file that cannot be read."""
+        pixels, problems = self.read_each(paths)
+        for problem in problems:
+            if problem is not None:
+                raise problem
+        return pixels
+
     def read_each(self, paths: Sequence[str | Path | bytes]) -> tuple[UInt8[Tensor, "b c h w"], list[DataError | None]]:
         """Return image files of any kind and size, brought to colour and size as in training: uint8 [b, C, H, W], for
         `normalise`, with zeros for files that cannot be read, and for each file the error or None.
