@@ -46,17 +46,17 @@ BUDGETS = {
     "cli": 3_398,
     "concepts": 7_767,
     "core": 5_002,
-    "data": 6_087,
+    "data": 6_091,
     "language": 2_363,
     "models": 2_370,
     "program": 10_519,
-    "tables": 2_848,
+    "tables": 2_849,
     "training": 8_278,
     "transform": 6_129,
     "": 563,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 56_561, ("tests", "paper/tests"): 47_802, ("paper/src",): 13_851}
+TOTALS = {("src/htaf",): 56_566, ("tests", "paper/tests"): 47_806, ("paper/src",): 13_851}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 

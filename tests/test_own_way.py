@@ -186,7 +186,7 @@ def test_bad_input_says_what_to_do() -> None:
     for given in ((), (htaf.HTAF,)):
         with pytest.raises(ValueError, match="expected example=, some hundred rows"):
             htaf.replace(plain(), *given)
-    with pytest.raises(ValueError, match="give 2 to what factory makes"):
+    with pytest.raises(ValueError, match="levels=2 to what factory makes"):
         htaf.replace(plain(), htaf.HTAF, levels=2)
     with pytest.raises(ValueError, match="1: expected finite pre-activations of the example, got nan"):
         htaf.replace(plain(), example=torch.full((20, 4), float("nan")))

@@ -433,7 +433,7 @@ def test_the_command_trains_measures_and_compares_by_weights(file: Path, tmp_pat
     assert record["recipe"]["class_weight"] == ["balanced"]
     assert record["data"]["weight"] == "w"
     assert 0 < record["threshold"] < 1
-    assert re.search(r"from a probability of \S+, the best balanced_accuracy on the validation", error)
+    assert re.search(r"from a probability of \S+: the best balanced_accuracy on", error)
     code, explained, _ = htaf("explain", tmp_path / "run", file, "--row", 1)
     assert f"threshold: 'yes' is predicted from a probability of {record['threshold']:.4g}" in explained
     table = run.data()

@@ -37,7 +37,7 @@ from htaf.program.integer.build import columns_input, integer_program
 from htaf.program.integer.c import to_c
 from htaf.program.integer.onnx import to_integer_onnx
 from htaf.program.integer.program import Input, IntegerProgram
-from htaf.program.packed import load, pack, save, trace
+from htaf.program.packed import PackedError, load, pack, save, trace
 from htaf.program.packed.verification import compare
 
 GRAPH_BYTES = 600  # of a file's header for every operator, above which a packed file may not be larger than float32
@@ -378,7 +378,12 @@ def agrees(exact: nn.Module, shapes: list[tuple[int, ...]]) -> None:
     note(f"{exact} of inputs {shapes}")
     batches = [tuple(torch.randn(rows, *shape) for shape in shapes) for rows in (3, 1, 6)]
     traced = trace(exact, batches[0])
-    packed = pack(traced, batches[0])
+    try:
+        packed = pack(traced, batches[0])
+    except PackedError as error:
+        if "there is nothing to pack" not in str(error):
+            raise
+        return  # all that reads bits runs in float
     with TemporaryDirectory() as folder:
         file = Path(folder, "net.packed")
         save(packed, file)

@@ -954,19 +954,23 @@ def _note_outside(name: str, values: Shaped[np.ndarray, " present"], low: Any, h
         notes.append(Note("outside", name, len(outside), shown))
 
 
-def is_by_chance(note: Note, rows: int) -> bool:
+def is_by_chance(note: Note, rows: int, trained: int) -> bool:
     """Return whether values outside the range of training are as in any random part of a table.
 
-    By chance are at most 5% of the rows, or one, none farther beyond the range than it is wide.
+    Of m rows beside n training rows k or more are outside in a column with probability q^k (1 + k (1 - q)), with q = m
+    / (m + n). By chance are at most 1% of the rows, or k of a probability of 0.001 or more, none farther beyond the
+    range than it is wide.
 
     Args:
-        note: of any kind, "outside" alone can be. rows: that it is about.
+        note: of any kind, "outside" alone can be. rows: that it is about, m. trained: n.
     """
     if note.kind != "outside":
         return False
     ends = [np.datetime64(end, "us").astype(float) if isinstance(end, str) else end for end in note.values]
     low, high, least, most = ends
-    return max(least - low, high - most) <= most - least and note.count <= max(1, 0.05 * rows)
+    q = rows / (rows + trained)
+    near = max(least - low, high - most) <= most - least
+    return near and (note.count <= 0.01 * rows or q**note.count * (1 + note.count * (1 - q)) >= 1e-3)
 
 
 def _moment(value: np.datetime64) -> str:

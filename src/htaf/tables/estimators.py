@@ -304,7 +304,8 @@ class _TableEstimator(BaseEstimator):
         if isinstance(X, pd.DataFrame) and X.shape[1] > frame.shape[1]:
             others = [str(name) for name in X if str(name) not in self._columns and name not in frame]
             notes += [Note("ignored", values=tuple(others))] if others else []
-        unlike = [note for note in notes if note.kind in UNLIKE and not is_by_chance(note, len(frame))]
+        trained = self.run_.record["rows"]["train"]
+        unlike = [note for note in notes if note.kind in UNLIKE and not is_by_chance(note, len(frame), trained)]
         if new := [note for note in (*texts, *unlike) if (note.kind, note.column) not in self._warned]:
             self._warned |= {(note.kind, note.column) for note in new}
             _warn(UNLIKE_TRAINING + "; ".join(told(new)))
