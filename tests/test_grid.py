@@ -240,6 +240,16 @@ def test_bad_arguments(unchecked: None, w: Tensor, bits: Bits, error: type[Excep
         grid_weight(w, bits)
 
 
+def test_truth_tables_are_layers_over_bits() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(50, 6)
+    net = nn.Sequential(nn.Linear(6, 20), htaf.HTAF(), htaf.LUTLayer(20, 8), htaf.GroupSum(2, 2.0))
+    exact = htaf.harden(htaf.on_grid(net, x).eval())
+    program = htaf.integer.integer_program(exact, x)
+    found = program.run(program.input.quantised(x.numpy())) * 2.0 ** program.unit[0]
+    assert torch.equal(torch.from_numpy(found).float(), exact(x))
+
+
 def test_bad_models(unchecked: None) -> None:
     with pytest.raises(ValueError, match="bits must be 4 or 8, got 2"):
         htaf.on_grid(nn.Linear(2, 2), torch.zeros(1, 2), bits=2)  # pyright: ignore[reportArgumentType]

@@ -49,14 +49,14 @@ BUDGETS = {
     "data": 6_091,
     "language": 2_363,
     "models": 2_370,
-    "program": 10_519,
-    "tables": 2_849,
+    "program": 10_523,
+    "tables": 2_856,
     "training": 8_278,
-    "transform": 6_129,
+    "transform": 6_130,
     "": 563,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 56_566, ("tests", "paper/tests"): 47_806, ("paper/src",): 13_851}
+TOTALS = {("src/htaf",): 56_578, ("tests", "paper/tests"): 47_828, ("paper/src",): 13_851}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from htaf import HtafClassifier, HtafRegressor
+from htaf import HtafClassifier, HtafRegressor, fit
 from htaf.data.reading import DataError
 from htaf.program.integer.raw import raw, raw_inputs
 from htaf.sharing import load
@@ -180,7 +180,7 @@ def test_monotone_is_the_nearest() -> None:
 
 
 def test_options_hold() -> None:
-    model, _ = fitted(2, monotone=("+size", "-age"), points=20, pairs=0, steps=15)
+    model, _ = fitted(2, monotone=("size+", "age-"), points=20, pairs=0, steps=15)
     said = Reading(model)
     levels = {term.name: [level for level in term.levels if level.end is not None] for term in said.terms}
     points = [level.points[0] for level in levels["size"]]
@@ -190,9 +190,11 @@ def test_options_hold() -> None:
     assert np.abs(said.weights).max() <= 20
     assert sum(term.steps for term in said.terms) <= 15 + len(said.terms)
     with pytest.raises(TrainingError, match="monotone: expected columns of numbers"):
-        fitted(2, monotone=("+kind",))
-    with pytest.raises(ValueError, match="behind \\+ or -"):
+        fitted(2, monotone=("kind+",))
+    with pytest.raises(ValueError, match="in front of \\+ or -"):
         ready_recipe("mlp", "readable").replace(monotone=("age",))
+    with pytest.raises(TrainingError, match="monotone"):  # fields beside the name of a ready recipe
+        fit(table()[0].assign(y=table()[1]), "y", recipe="readable", monotone=("kind+",))
 
 
 def test_edited_level(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from sklearn.linear_model import LogisticRegression
 from htaf.concepts import heads, run_heads
 from htaf.concepts import heads as module
 from htaf.concepts.codes import Codes, ConceptError, codes_of
-from htaf.concepts.counts import labelled
+from htaf.concepts.counts import Same, labelled
 from htaf.concepts.heads import (
     STRENGTHS,
     by_importance,
@@ -310,11 +310,20 @@ def test_auto_keeps_the_sparsest_that_is_near_enough(
         assert re.search(r"with at most 10, [\d.]+ points \(95% interval .*?\) fewer would be right; ", said)
 
 
-def test_few_validation_images_choose_nothing(images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("enough", [1, 10**6])
+def test_few_validation_images_choose_nothing(
+    images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, enough: int
+) -> None:
     monkeypatch.setattr(run_heads, "FEWEST", 50)
+    monkeypatch.setattr(run_heads, "ENOUGH", enough)  # training images that show that bits are the same
+    pair = Same(np.array([0, 0, *range(2, 21)]), np.zeros(21, bool))
+    monkeypatch.setattr(run_heads, "same_bits", lambda *_: pair)
     few = made_run(tmp_path / "few", images, concepts=21, shares={"train_images": 300, "validation_images": 49})
     after = keep_readable(few, images)
     assert kept(after)["kind"] == "trained"
+    found = after.evaluate("test", images)["exact"]["accuracy"]  # of the head that is kept
+    assert kept(after)["test"] == pytest.approx(found)
+    assert (after.record["model_sha256"] == few.record["model_sha256"]) == (enough > 1)
     assert "49 validation images are too few to choose a sparser head by, it takes 50" in about_heads(
         after.record["heads"]
     )

@@ -125,13 +125,14 @@ TRIED = (5, 10)  # most concepts of a class
 NEAR = 0.02  # of accuracy on validation images, that reading a decision may cost; and twice that, with a standard error
 POINTS = 100  # validation images: of fewer, images are told in place of points
 FEWEST = 10  # validation images
+ENOUGH = 500  # training images: of fewer, bits that correlate need not do so on others
 
 
 def keep_readable(run: Run, images: Images, per_class: PerClass = "auto") -> Run:
     """Fit heads of few and of all concepts a class to the exact bits of a run, and give the run one of them.
 
     Bits that say the same of the training images are one concept (`same_bits`), which one of them stands for: the
-    others get no weight, in the head as it was trained neither.
+    others get no weight, in the head as it was trained neither, where there are `ENOUGH` images to say so.
 
     The sparsest is kept whose accuracy on validation images is within `NEAR` of the best dense head's, and within twice
     that one standard error further: on few images a bad head is near by luck. Where there is none, the best dense head
@@ -174,13 +175,13 @@ def keep_readable(run: Run, images: Images, per_class: PerClass = "auto") -> Run
         training = labelled(codes, "train")
         same = same_bits(pair_counts(training), len(training))
         before = Head(codes.weight.astype(np.float64), codes.bias.astype(np.float64))
-        own = Head(*same.folded(before.weight, before.bias))
+        own = Head(*same.folded(before.weight, before.bias)) if len(training) >= ENOUGH else before
         held = labelled(codes, "validation")
         right = [correct(held, own), *(head.right for head in heads)]
         tested, means = labelled(codes, "test"), training_means(codes)
         rows: list[dict[str, Any]] = [{"kind": "trained", "target": None, "validation": float(right[0].mean())}]
         rows += [{"kind": "fitted", "target": head.target, "validation": head.validation} for head in heads]
-        for row, head in zip(rows, (before, *(head.head for head in heads)), strict=True):
+        for row, head in zip(rows, (own, *(head.head for head in heads)), strict=True):
             of = measured(tested, head, means)[1]
             row |= {"nec": of["nec"], "ncc": of["ncc"], "test": of["accuracy"]}
         dense = max((row["validation"], -number) for number, row in enumerate(rows) if row["target"] is None)[1]
@@ -195,13 +196,12 @@ def keep_readable(run: Run, images: Images, per_class: PerClass = "auto") -> Run
         rows = [{**row, "kept": row is kept} for row in rows]
         distinct = int(same.distinct.sum())
         said = {"asked": per_class, "near": NEAR, "images": len(held), "distinct": distinct, "rows": rows}
-        if kept["kind"] == "trained" and distinct == codes.concepts:
+        if kept["kind"] == "trained" and (own is before or distinct == codes.concepts):
             record = {**run.record, "heads": said}
             write_atomic(run.path / RECORD, sealed(record))
             return replace(run, record=record)
-        if kept["kind"] == "trained":
-            return _with_head(run, images, own, said)
-        return _with_head(run, images, next(head.head for head in heads if head.target == kept["target"]), said)
+        fitted = {head.target: head.head for head in heads}
+        return _with_head(run, images, own if kept["kind"] == "trained" else fitted[kept["target"]], said)
 
 
 def keep_trained(run: Run) -> Run:

@@ -49,6 +49,7 @@ from htaf.data.reading import (
 from htaf.data.tabular import Parting, Split, Table, from_frame, split
 from htaf.data.targets import Task, amounts, amounts_of_rows, read_labels
 from htaf.models.mlp import MLP, Leaves, LeavesByWords
+from htaf.training.families import ready_recipe
 from htaf.training.recipe import Recipe
 from htaf.training.runs import Run, RunError, forward
 from htaf.training.runs.metrics import decided
@@ -301,6 +302,7 @@ class _TableEstimator(BaseEstimator):
         if self.text_as_missing:
             frame, texts = self._preprocessor.without_texts(frame)
         inputs, notes = self._preprocessor.transform_with_notes(frame)
+        notes = [note for note in notes if note.kind != "ignored" or not self._columns.issuperset(note.values)]
         if isinstance(X, pd.DataFrame) and X.shape[1] > frame.shape[1]:
             others = [str(name) for name in X if str(name) not in self._columns and name not in frame]
             notes += [Note("ignored", values=tuple(others))] if others else []
@@ -546,7 +548,8 @@ def fit(
         time: a column of dates or numbers; the validation rows are the last ones by it, none of them drawn.
         sample_weight: the name of a column of weights, which is no feature, or weights of all rows; see
             `HtafClassifier.fit`.
-        options: the arguments of `HtafClassifier`, and fields of its recipe, such as `leaves=0`.
+        options: the arguments of `HtafClassifier`, and fields of its recipe, such as `leaves=0`; beside
+            `recipe="readable"` too.
 
     Returns:
         A fitted `HtafClassifier` or `HtafRegressor`; it ignores columns that it was not trained on.
@@ -556,11 +559,10 @@ def fit(
             data that cannot be used.
     """
     fields = {*options} & {*_fields()} - {*HtafClassifier._get_param_names()}
-    recipe = options.get("recipe") or {}
-    if fields and not isinstance(recipe, Mapping):
-        raise ValueError(f"expected all fields within recipe=, as that is no mapping, got {listed(sorted(fields))} too")
     if fields:
-        options["recipe"] = {**recipe, **{name: options.pop(name) for name in sorted(fields)}}
+        recipe, given = options.get("recipe") or {}, {name: options.pop(name) for name in sorted(fields)}
+        recipe = ready_recipe("mlp", recipe) if isinstance(recipe, str) else recipe
+        options["recipe"] = {**recipe, **given} if isinstance(recipe, Mapping) else recipe.replace(**given)
     frame = in_pandas(frame)
     if not isinstance(frame, pd.DataFrame):
         got = f"{str(frame)!r}: read it first, as pandas.read_csv does" if isinstance(frame, str | PathLike) else ""

@@ -15,6 +15,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.inspection import permutation_importance
 from torch import Tensor, nn
 
+from htaf._ground.console import progress
 from htaf._ground.errors import HtafError
 from htaf.data.order import random_order
 from htaf.data.preprocess import Preprocessor, Target
@@ -252,6 +253,7 @@ def network_importance(
         return metrics_by_weight(torch.from_numpy(said), *of, **how)(np.ones(rows))
 
     def score(estimator: ByRowNumber, X: np.ndarray, y: object) -> float:
+        advance()
         return -sign * measured(estimator.predict(X))[metric]
 
     before = measured(estimator.predict(estimator.own(rows)))
@@ -260,9 +262,10 @@ def network_importance(
     repeats = int(np.clip(MOST_FORWARD // max(1, rows * len(names)), 1, MOST_REPEATS))
     frame = pd.DataFrame({"worse": [], "std": []}, dtype=np.float64)
     if names:
-        found: Any = permutation_importance(
-            estimator, estimator.own(rows), None, scoring=score, n_repeats=repeats, random_state=0
-        )
+        with progress("importance of columns", repeats * len(names), shown=None) as advance:
+            found: Any = permutation_importance(
+                estimator, estimator.own(rows), None, scoring=score, n_repeats=repeats, random_state=0
+            )
         frame = pd.DataFrame({"worse": found.importances_mean, "std": found.importances_std}, index=names)
     frame = frame.rename_axis("column").sort_values("worse", ascending=False, kind="stable")
     return Importance(metric, before[metric], rows, repeats, frame)

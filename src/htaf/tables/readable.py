@@ -303,7 +303,9 @@ def edit(
     term = next((one for one in reading.terms if one.name == column and not one.rule), None)
     if term is None:
         names = ", ".join(one.name for one in reading.terms if not one.rule)
-        raise InspectionError(f"expected one of the columns {names}, got {column!r}")
+        is_rule = any(one.name == column for one in reading.terms)
+        hint = "; rules are not edited: train with pairs=0" if is_rule else ""
+        raise InspectionError(f"expected one of the columns {names}, got {column!r}{hint}")
     found = next((place for place, one in enumerate(term.levels) if one.text == level), None)
     if found is None:
         raise InspectionError(f"expected one of the levels {[one.text for one in term.levels]}, got {level!r}")

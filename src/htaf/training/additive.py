@@ -538,7 +538,7 @@ def shortest(low: float, middle: float, high: float) -> float:
 
 def terms_of(known: Preprocessor, slopes: Sequence[str], counts: Sequence[int], outputs: int) -> list[Term]:
     """The columns of a table as terms, those that have thresholds."""
-    asked, numbers = {name[1:]: 1 if name[0] == "+" else -1 for name in slopes}, list[str]()
+    asked, numbers = {name[:-1]: 1 if name[-1] == "+" else -1 for name in slopes}, list[str]()
     found = list[Term]()
     for column in known.columns:
         inputs = tuple(int(j) for j in known.inputs_of(column.name) if counts[j])

@@ -444,7 +444,8 @@ def on_grid(model: Model, example: Any, *, bits: Bits = 8) -> Model:
     ran: list[str] = []
     seen = _over_integers(model, example, bits, ran)
     left = _left(model, seen, ran)
-    if not any(layer.whole or not layer.given for layer in seen.values()):
+    tables = any(hasattr(module, "connections") for module in model.modules())  # `LUTLayer`, which reads bits
+    if not tables and not any(layer.whole or not layer.given for layer in seen.values()):
         others = f", and {'; '.join(left)}" if left else ""
         raise ValueError(
             "expected a model with an nn.Linear or a convolution over the outputs of steps, "

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from htaf.program.integer.c import to_c
     from htaf.program.integer.circuit import Circuit
     from htaf.program.integer.execute import missing, run_c
+    from htaf.program.integer.files import load, save
     from htaf.program.integer.ops import IntegerError
     from htaf.program.integer.program import Input, IntegerProgram
     from htaf.program.integer.verilog import to_verilog
@@ -18,6 +19,7 @@ _HOMES = {
     "htaf.program.integer.c": ("to_c",),
     "htaf.program.integer.circuit": ("Circuit",),
     "htaf.program.integer.execute": ("missing", "run_c"),
+    "htaf.program.integer.files": ("load", "save"),
     "htaf.program.integer.ops": ("IntegerError",),
     "htaf.program.integer.program": ("Input", "IntegerProgram"),
     "htaf.program.integer.verilog": ("to_verilog",),
@@ -28,8 +30,10 @@ __all__ = [
     "IntegerError",
     "IntegerProgram",
     "integer_program",
+    "load",
     "missing",
     "run_c",
+    "save",
     "to_c",
     "to_verilog",
 ]

@@ -59,7 +59,7 @@ class MLPNetwork(Network):
         pairs: Of a readable network: pairs of columns that have rules, at most.
         points: Of a readable network: the largest integer of a step, for a score that is summed by hand; 0: fine ones.
         monotone: Of a readable network: columns with which the prediction, or the score of the second of two classes,
-            must not fall (+age) or not rise (-age).
+            must not fall (age+) or not rise (age-).
     """
 
     family: ClassVar[str] = "mlp"
@@ -87,8 +87,8 @@ class MLPNetwork(Network):
         self.expect_all(("terms",), lambda v: 1 <= v <= 1024, "must lie in 1 to 1,024")
         self.expect_all(("steps", "points"), lambda v: 0 <= v <= 2**15, f"must lie in 0 to {2**15:,}")
         self.expect_all(("pairs",), lambda v: 0 <= v <= self.terms, "must lie in 0 to the number of terms")
-        signed = all(len(name) > 1 and name[0] in "+-" for name in self.monotone)
-        expect(signed, "monotone must be names of columns behind + or -", self.monotone)
+        signed = all(len(name) > 1 and name[-1] in "+-" for name in self.monotone)
+        expect(signed, "monotone must be names of columns in front of + or -, such as age+", self.monotone)
         single = self.members == 1 or len(self.hidden) == 1
         expect(single, f"{self.members} members must have one hidden layer each", self.hidden)
         sizes = all(type(size) is int and 1 <= size < LIMIT for size in self.hidden)
