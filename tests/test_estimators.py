@@ -481,11 +481,8 @@ def test_a_column_that_does_not_vary_in_training_is_not_asked_for(tmp_path: Path
         ([[1, 2]], {}, "expected a pandas data frame, got list"),
         (pd.DataFrame({"a": [1j] * 12, "t": ["x", "y"] * 6}), {}, "'a': expected real numbers"),
         (None, {"epoch": 5}, r"^HtafClassifier got an unexpected keyword argument 'epoch' \(did you mean 'epochs'\?\)"),
-        (
-            None,
-            {"recipe": "tabular-mlp", "dropout": 0.1},
-            r"within recipe=, as that is no mapping, got 'dropout' too",
-        ),
+        (None, {"recipe": "tabular-mlp", "dropout": "much"}, "dropout must be a number, got 'much'"),
+        (None, {"recipe": "tabular-mpl", "dropout": 0.1}, "tabular-mlp"),
         (None, {"dropout": "much"}, "dropout must be a number, got 'much'"),
         (None, {"hidden": 16}, "hidden must be several numbers, got 16"),
         (None, {"epochs": "5"}, "must be an integer, got '5'"),

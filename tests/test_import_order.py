@@ -56,7 +56,7 @@ BUDGETS = {
     "": 563,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 56_578, ("tests", "paper/tests"): 47_828, ("paper/src",): 13_851}
+TOTALS = {("src/htaf",): 56_578, ("tests", "paper/tests"): 47_825, ("paper/src",): 13_851}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 
