@@ -272,7 +272,10 @@ def test_looking_leaves_no_trace():
 def test_example_may_be_a_tensor_a_tuple_or_a_mapping():
     assert names(sites(Calls(), X)) == names(sites(Calls(), (X,))) == names(sites(Calls(), {"x": X}))
     assert names(sites(Calls(), [(X, None), X])) == names(sites(Calls(), X))
-    for wrong, words in ((3, r"example must be a tensor.*got int"), ([], "an example of one batch or more, got none")):
+    array = r"expected tensors in example, got ndarray: give torch.as_tensor"
+    wrongs = [(X.numpy(), array), ({"x": X.numpy()}, array), ([X.numpy()], array)]
+    wrongs += [(3, r"example must be a tensor.*got int"), ([], "an example of one batch or more, got none")]
+    for wrong, words in wrongs:
         with pytest.raises((TypeError, ValueError), match=words):
             sites(Calls(), wrong)
     with pytest.raises(TypeError, match=r"arguments of Calls.forward\(.*'x'; a model that takes one mapping"):

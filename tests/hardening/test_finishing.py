@@ -328,15 +328,6 @@ def test_batches_can_be_gone_through_again() -> None:
         recalibrate(fresh(network), iter(batches(4, 2, 8, 8)))
 
 
-def test_norms_in_front_of_the_first_step_where_the_weights_before_them_are_others() -> None:
-    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), Heaviside(), nn.Linear(8, 2))
-    x = torch.randn(500, 4)
-    kept, _ = recalibrate(net, [(x, None)])
-    made, _ = recalibrate(net, [(x, None)], everywhere=True)
-    assert torch.equal(kept[1].running_var, torch.ones(8))
-    assert torch.allclose(made[1].running_var, net[0](x).var(0), rtol=1e-4)
-
-
 # ---- what a batch may be, what is refused, and what a report says ----
 
 

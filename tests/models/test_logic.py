@@ -98,6 +98,8 @@ def test_sizes_that_cannot_be_are_named(sizes: tuple[int, int, int]) -> None:
 def test_inputs_that_do_not_fit_are_named() -> None:
     with pytest.raises(ValueError, match=r"expected \[batch, ..., 4\], got \[3, 10\]"):
         LUTLayer(4, 2, 2)(torch.rand(3, 10))
+    with pytest.raises(ValueError, match=r"expected values in \[0, 1\], got -3 to 1"):
+        LUTLayer(2, 2, 2).eval()(torch.tensor([[-3.0, 1.0]]))
     with pytest.raises(ValueError, match="one dtype on one device"):
         htaf.functional.lookup(torch.rand(1, 1, 1), torch.rand(1, 2, dtype=torch.float64))
     with pytest.raises(ValueError, match="a threshold in one column"):

@@ -66,12 +66,12 @@ def thresholds(levels: int, spacing: float | None = None, threshold: float = 0.0
 def heaviside(
     x: Float[Tensor, "*shape"], *, levels: int = 1, spacing: float | None = None, threshold: float = 0.0
 ) -> Float[Tensor, "*shape"]:
-    """The exact step, H(x) = 1 if x >= 0 else 0; H(x - threshold) where one is given.
+    """Compute the exact step H(x - threshold), where H(x) = 1 if x >= 0 else 0.
 
-    With several levels it is the share of the thresholds that x reaches, the mean of H(x - t_k) over `thresholds`: 0,
-    1 / 2 or 1 for levels=2. Each comparison is exact, and the share is rounded once.
+    With several levels the result is the mean of H(x - t_k) over the `thresholds` t_k: 0, 1 / 2 or 1 for levels=2. Each
+    comparison is exact. The mean is rounded once.
 
-    -0.0 counts as 0, so H(-0.0) = 1. NaN gives NaN. The gradient is 0, and 1 at NaN, so that a NaN stays one.
+    -0.0 counts as 0, so H(-0.0) = 1. NaN gives NaN. The gradient is 0. At NaN it is 1, so that a NaN stays visible.
 
     Args:
         x: floating-point tensor of any shape.
@@ -93,7 +93,7 @@ def heaviside(
 def sign(
     x: Float[Tensor, "*shape"], *, levels: int = 1, spacing: float | None = None, threshold: float = 0.0
 ) -> Float[Tensor, "*shape"]:
-    """The exact sign, sign(x) = 2 H(x) - 1, so sign(0) = +1 (unlike `torch.sign`). NaN gives NaN.
+    """Compute the exact sign, sign(x) = 2 H(x) - 1, so sign(0) = +1 (unlike `torch.sign`). NaN gives NaN.
 
     Args, returns, raises: as `heaviside`, with values -1 and +1; -1, 0 and +1 for levels=2.
     """

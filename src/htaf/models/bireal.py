@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from htaf.core.activations import HTAF
 from htaf.core.binary import BinaryConv2d
-from htaf.models.stem import Stem, stem_layers
+from htaf.models.stem import Stem, residual_stages, stem_layers
 from htaf.transform.grid import Mean
 
 _BLOCKS = {18: (4, 4, 4, 4), 34: (6, 8, 12, 6)}
@@ -60,16 +60,10 @@ class BiRealNet(nn.Module):
         if min(classes, width, in_channels) < 1:
             raise ValueError(f"sizes must be positive, got {classes=}, {width=}, {in_channels=}")
         self.stem = stem_layers(stem, in_channels, width)
-        self.stages = nn.Sequential()
-        channels = width
-        for i, blocks in enumerate(_BLOCKS[depth]):
-            stage = nn.Sequential()
-            for j in range(blocks):
-                stage.append(_Block(channels, width << i, 2 if i > 0 and j == 0 else 1, act))
-                channels = width << i
-            self.stages.append(stage)
+        widths = [width << i for i in range(4)]
+        self.stages = residual_stages(_BLOCKS[depth], width, widths, partial(_Block, act=act))
         self.mean = Mean((2, 3))
-        self.head = nn.Linear(channels, classes)
+        self.head = nn.Linear(widths[-1], classes)
 
     def forward(self, x: Float[Tensor, "batch in_channels height width"]) -> Float[Tensor, "batch classes"]:
         return self.head(self.mean(self.stages(self.stem(x))))

@@ -46,8 +46,9 @@ _NETWORKS: dict[str, tuple[Callable[..., nn.Module], tuple[str, ...], tuple[str,
     "bireal": (BiRealNet, ("in_channels", "depth", "width", "stem"), ()),
     "sew_resnet": (SEWResNet, ("in_channels", "depth", "width", "stem", "steps", "connect", "neuron"), ()),
     "whitened": (WhitenedConvNet, ("in_channels", "widths", "binary_weights"), ("steps", "neuron", "keep_first")),
+    "logic": (LogicNet, ("luts", "thresholds", "inputs", "learned"), ("exponent", "divisor", "learn_divisor")),
 }
-KINDS = (*_NETWORKS, "icbm", "logic")
+KINDS = (*_NETWORKS, "icbm")
 
 SLOPES: dict[SlopeName, surrogates.Slope] = {name: getattr(surrogates, name) for name in get_args(SlopeName)}
 
@@ -278,19 +279,6 @@ def _built(d: dict[str, Any], step: StepFactory | None) -> nn.Module:
             return _icbm(d, step)
         act, outputs = activation(d["activation"], step), d["out_features"]
         match d["kind"]:
-            case "logic":
-                return LogicNet(
-                    d["in_features"] if "in_features" in d else d["in_channels"] * math.prod(d["image_size"]),
-                    outputs,
-                    tuple(d["luts"]),
-                    act,
-                    thresholds=tuple(d["thresholds"]),
-                    exponent=d.get("exponent"),
-                    inputs=d["inputs"],
-                    learned=d["learned"],
-                    divisor=d.get("divisor"),
-                    learn_divisor=d.get("learn_divisor", False),
-                )
             case str(kind) if kind in _NETWORKS:
                 make, names, more = _NETWORKS[kind]
                 found = {name: d[name] for name in names} | {name: d[name] for name in more if name in d}
@@ -299,7 +287,10 @@ def _built(d: dict[str, Any], step: StepFactory | None) -> nn.Module:
                     given["conv"] = BinaryConv2d if given.pop("binary_weights") else nn.Conv2d
                 if "neuron" in given:
                     act = neuron(given.pop("neuron"), act)
-                given["out_features" if kind == "mlp" else "classes"] = outputs
+                if kind == "logic":
+                    pixels = "in_features" not in d
+                    given["in_features"] = d["in_channels"] * math.prod(d["image_size"]) if pixels else d["in_features"]
+                given["out_features" if kind in ("mlp", "logic") else "classes"] = outputs
                 return make(**given, **{"neuron" if kind == "sew_resnet" else "act": act})
             case kind:
                 raise ValueError(f"expected a model of kind {', '.join(KINDS)}, got {kind!r:.80}")

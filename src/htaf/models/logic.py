@@ -13,10 +13,12 @@ from torch import Tensor, nn
 
 from htaf.core.activations import HTAF
 from htaf.core.functional import lookup
+from htaf.core.kernels.registration import is_plain
 from htaf.models.mlp import Thermometer, midpoints
 from htaf.transform.grid import REACH, fixed_point
 
 MOST_INPUTS = 8  # of a table: 2^8 entries
+ROUNDING = 0.01  # by which sums of values in [0, 1] may miss it, in bfloat16
 
 
 def _multiplied(x: Tensor) -> torch.dtype:
@@ -66,7 +68,8 @@ class LUTLayer(nn.Module):
     layer. Behind `Patches` the same tables read every patch.
 
     Raises:
-        ValueError: a size is not positive, or inputs are not 1 to 8; x of another shape.
+        ValueError: a size is not positive, or inputs are not 1 to 8; x of another shape. In eval mode on a CPU also
+            values outside [0, 1].
 
     Source: learned connections and tables: Bacellar et al. 2024, "Differentiable Weightless Neural Networks".
     """
@@ -111,6 +114,10 @@ class LUTLayer(nn.Module):
     def forward(self, x: Float[Tensor, "batch ... in_features"]) -> Float[Tensor, "batch ... out_features"]:
         if x.ndim < 2 or x.shape[-1] != self.in_features:
             raise ValueError(f"expected [batch, ..., {self.in_features}], got {list(x.shape)}")
+        if not self.training and x.is_cpu and not torch.compiler.is_compiling() and is_plain((x,)) and x.numel():
+            low, high = x.aminmax()
+            if low < -ROUNDING or high > 1 + ROUNDING:
+                raise ValueError(f"expected values in [0, 1], got {float(low):.6g} to {float(high):.6g}")
         learning = self.weight is not None and self.weight.requires_grad
         if learning and self.training:
             self.connect()

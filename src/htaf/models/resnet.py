@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import final
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from htaf.models.stem import Stem, stem_layers
+from htaf.models.stem import Stem, residual_stages, stem_layers
 from htaf.transform.grid import Mean
 
 _BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
@@ -55,16 +56,10 @@ class ResNet(nn.Module):
         if min(classes, width, in_channels) < 1:
             raise ValueError(f"sizes must be positive, got {classes=}, {width=}, {in_channels=}")
         self.stem = stem_layers(stem, in_channels, width, act)
-        self.stages = nn.Sequential()
-        channels = width
-        for i, blocks in enumerate(_BLOCKS[depth]):
-            stage = nn.Sequential()
-            for j in range(blocks):
-                stage.append(_Block(channels, width << i, 2 if i > 0 and j == 0 else 1, act))
-                channels = width << i
-            self.stages.append(stage)
+        widths = [width << i for i in range(4)]
+        self.stages = residual_stages(_BLOCKS[depth], width, widths, partial(_Block, act=act))
         self.mean = Mean((2, 3))
-        self.head = nn.Linear(channels, classes)
+        self.head = nn.Linear(widths[-1], classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

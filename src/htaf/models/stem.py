@@ -1,8 +1,8 @@
-"""The first layers of residual networks."""
+"""What residual networks share: the first layers, and stages of blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
 from torch import nn
@@ -32,3 +32,21 @@ def stem_layers(stem: Stem, in_channels: int, width: int, act: Callable[[], nn.M
     if stem == "imagenet":
         layers.add_module("pool", nn.MaxPool2d(3, 2, padding=1))
     return layers
+
+
+def residual_stages(
+    blocks: Sequence[int], channels: int, widths: Sequence[int], make: Callable[[int, int, int], nn.Module]
+) -> nn.Sequential:
+    """A stage for each width, of so many blocks; from the second one on each halves the resolution.
+
+    Args:
+        channels: of the input. make: makes a block from its input channels, output channels and stride.
+    """
+    stages = nn.Sequential()
+    for i, (count, width) in enumerate(zip(blocks, widths, strict=True)):
+        stage = nn.Sequential()
+        for j in range(count):
+            stage.append(make(channels, width, 2 if i > 0 and j == 0 else 1))
+            channels = width
+        stages.append(stage)
+    return stages

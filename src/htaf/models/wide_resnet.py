@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import final
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from htaf.core.activations import HTAF
+from htaf.models.stem import residual_stages
 from htaf.transform.grid import Mean
 
 
@@ -55,18 +57,12 @@ class WideResNet(nn.Module):
         if not 0.0 <= dropout < 1.0:
             raise ValueError(f"dropout must be in [0, 1), got {dropout}")
         self.stem = nn.Conv2d(in_channels, 16, 3, padding=1, bias=False)
-        self.stages = nn.Sequential()
-        channels = 16
-        for out_channels, stride in ((16 * width, 1), (32 * width, 2), (64 * width, 2)):
-            stage = nn.Sequential()
-            for i in range(blocks):
-                stage.append(_Block(channels, out_channels, stride if i == 0 else 1, act, dropout))
-                channels = out_channels
-            self.stages.append(stage)
-        self.norm = nn.BatchNorm2d(channels)
+        widths = [16 * width, 32 * width, 64 * width]
+        self.stages = residual_stages([blocks] * 3, 16, widths, partial(_Block, act=act, dropout=dropout))
+        self.norm = nn.BatchNorm2d(widths[-1])
         self.act = act()
         self.mean = Mean((2, 3))
-        self.head = nn.Linear(channels, classes)
+        self.head = nn.Linear(widths[-1], classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

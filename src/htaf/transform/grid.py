@@ -404,30 +404,29 @@ def on_grid(model: Model, example: Any, *, bits: Bits = 8) -> Model:
         BinaryConv2d, BinaryLinear                  over 0/1 or -1/1: sums of signs, which are scaled
         nn.BatchNorm1d, nn.BatchNorm2d              in float64, rounded once
 
-    A layer with no step behind it has one power of two for all outputs; if it is linear and reads means, 16 bits.
+    A layer with no step behind it has one power of two for all outputs. It has 16 bits if it is linear and reads means.
 
-    Then the hardened network computes the same bits on every processor, in any order of summation, and `htaf.pack`
-    keeps all of them, if no other layer comes before a step. Train it like any other model: the weights are real
-    numbers, which the forward pass rounds. Or give a trained model, and train it for a few epochs more.
+    The hardened network then computes the same bits on every processor, in any order of summation. `htaf.pack` keeps
+    all of them if no other layer comes before a step. Train the new model like any other one: its weights are real
+    numbers, and the forward pass rounds them. A trained model needs a few more epochs.
 
     Args:
-        model: with smooth or exact steps, not changed. Other layers, subclasses of these, and convolutions with more
-            than 258 real inputs for each output stay as they are. A warning names the layers of PyTorch among them and
-            their subclasses; it cannot see functional calls with weights (F.linear).
-        example: inputs, a tensor or a tuple. A layer reads bits if its inputs in the hardened model are integers when
-            the steps give random bits, so small that no sum of them with the largest weights is beyond 2^24. Shares of
-            steps with several levels, a power of two, are counted in units of the finest. Where a layer reads means
-            over pixels, the example is of the size that the model will get. A warning names layers that clip numbers of
-            it beyond 8; not where a layer alone makes them so large for the next one, with no step between.
+        model: with smooth or exact steps; not changed. Three kinds of layers stay as they are: layers that are not in
+            the table, subclasses of those that are, and convolutions with more than 258 real inputs for each output. A
+            warning names them. It cannot see functional calls with weights (F.linear).
+        example: inputs, a tensor or a tuple. `on_grid` runs the hardened model on it, and lets the steps give random
+            bits. A layer reads bits if its inputs are integers in this run, and its largest weights give sums of at
+            most 2^24. A step of several levels, a power of two, counts in units of the finest one. If a layer reads
+            means over pixels, the example must have the size that the model will get. A warning names the layers that
+            clip values of the example beyond 8.
         bits: of an integer weight, 4 or 8.
 
     Returns:
-        The new model, of the type of `model` and with the same state-dict keys and values. If the model is one layer,
-        it is that layer on the grid, such as a `GridLinear`, whatever the annotation says.
+        The new model, of the type of `model`, with the same state-dict keys and values. A model that is a single layer
+        becomes that layer on the grid, such as a `GridLinear`.
 
     Raises:
-        ValueError: other bits, a model with layers on a grid, or one without a layer over bits; levels that are no
-            power of two.
+        ValueError: bits are not 4 or 8; the model has layers on a grid, or none over bits; levels are no power of 2.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(3, 4), htaf.HTAF(), nn.Linear(4, 2))

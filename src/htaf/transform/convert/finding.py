@@ -29,25 +29,15 @@ _CLASSES = (
     nn.Tanh, nn.Tanhshrink, nn.Threshold, Heaviside,
 )  # fmt: skip
 _MODULES: dict[type, str] = {cls: cls.__name__.lower() for cls in _CLASSES} | {nn.LeakyReLU: "leaky_relu"}
-_KNOWN: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "relu6": F.relu6,
+_FUNCTIONS = (
+    F.relu, F.relu6, F.elu, F.selu, F.gelu, F.silu, F.mish, F.hardswish, F.hardsigmoid, F.tanhshrink, F.softplus,
+    F.softsign, torch.sigmoid, torch.tanh,
+)  # fmt: skip
+_KNOWN: dict[str, Callable[[Tensor], Tensor]] = {function.__name__: function for function in _FUNCTIONS} | {
+    "logsigmoid": F.logsigmoid,
     "relu_squared": lambda x: F.relu(x).square(),
-    "elu": F.elu,
-    "selu": F.selu,
-    "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
-    "silu": F.silu,
-    "mish": F.mish,
-    "hardswish": F.hardswish,
-    "hardsigmoid": F.hardsigmoid,
-    "sigmoid": torch.sigmoid,
-    "logsigmoid": F.logsigmoid,
-    "tanh": torch.tanh,
-    "tanhshrink": F.tanhshrink,
-    "softplus": F.softplus,
-    "softsign": F.softsign,
 }
 _SMOOTH_FUNCTIONS = (functional.htaf, functional.scaled_sigmoid)  # a straight-through one gives exact values
 
@@ -139,6 +129,12 @@ def module_of(kind: str) -> nn.Module:
 
 def arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The positional and keyword arguments that an example stands for; of batches those of their first rows."""
+    leaves = tree_leaves(example)
+    arrays = [x for x in leaves if hasattr(x, "__array__") and not isinstance(x, Tensor)]
+    if arrays and len(arrays) == len(leaves):
+        raise TypeError(
+            f"expected tensors in example, got {type(arrays[0]).__name__}: give torch.as_tensor(x, dtype=torch.float32)"
+        )
     if isinstance(example, Tensor):
         return (example,), {}
     if isinstance(example, tuple):

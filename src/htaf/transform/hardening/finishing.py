@@ -298,7 +298,7 @@ def _is_same(net: nn.Module, made: nn.Module) -> bool:
     return before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
 
 
-def recalibrate(model: Model, batches: Batches, *, everywhere: bool = False) -> tuple[Model, Report]:
+def recalibrate(model: Model, batches: Batches) -> tuple[Model, Report]:
     """Take the running means and variances of batch norms anew, as the average over batches.
 
         mean = sum_b n_b mean_b / sum_b n_b,   var likewise;   n_b: values a channel of batch b
@@ -310,7 +310,6 @@ def recalibrate(model: Model, batches: Batches, *, everywhere: bool = False) -> 
     Args:
         model: hardened; not changed. In a model without `htaf.Heaviside` all norms are taken.
         batches: inputs as the training had them, in batches of its size or larger.
-        everywhere: also norms in front of the first exact step, as when the weights before them are other ones now.
 
     Returns:
         The new model in eval mode, and the report.
@@ -323,7 +322,7 @@ def recalibrate(model: Model, batches: Batches, *, everywhere: bool = False) -> 
     first = expect_batches(batches)
     net = duplicate(model)
     with evaluating(net):
-        norms = norms_behind_steps(net, inputs_of(first), everywhere)
+        norms = norms_behind_steps(net, inputs_of(first))
         if norms:
             _average(net, norms, batches)
     seconds = time.perf_counter() - begin
@@ -359,13 +358,13 @@ def _average(net: nn.Module, norms: list[Any], batches: Batches) -> None:
         raise ValueError("expected batches with two values a channel or more, got one in each of them")
 
 
-def norms_behind_steps(model: nn.Module, x: Any, everywhere: bool = False) -> list[Any]:
-    """The batch norms that run first after an exact step has run, in order; all of `everywhere`, or without a step."""
+def norms_behind_steps(model: nn.Module, x: Any) -> list[Any]:
+    """The batch norms that run first after an exact step has run, in order; all of a model without a step."""
     order: dict[nn.Module, None] = {}
     kinds = [m for m in model.modules() if is_norm(m) or isinstance(m, Heaviside)]
     with hooked([m.register_forward_hook(lambda module, args, output: order.setdefault(module)) for m in kinds]):
         call(model, x)
     ran = list(order)
     steps = [i for i, module in enumerate(ran) if isinstance(module, Heaviside)]
-    first = steps[0] if steps and not everywhere else -1
+    first = steps[0] if steps else -1
     return [module for module in ran[first + 1 :] if is_norm(module)]

@@ -185,13 +185,7 @@ class _Head:
             )
         self.name, self.layer, self.adds = ran[last], cast(Any, found[ran[last]]), None
         self.classes = 1 if isinstance(self.layer, nn.modules.conv._ConvNd) else -1
-        calls: list[tuple[Tensor, Tensor]] = []
-
-        def see(module: nn.Module, args: Any, output: Tensor) -> None:
-            calls.append((_channels_last(module, output).clone(), _channels_last(module, args[0]).clone()))
-
-        with hooked([self.layer.register_forward_hook(see)]):
-            output = call(model, x)
+        output, calls = self._run(x)
         if why := not_its_own(model, self.layer) or self._not_plain(*calls[-1]):
             raise ValueError(f"expected a head whose weights can be fitted, but of {self.name} {why}")
         mine = [out for out, _ in calls]
@@ -215,6 +209,16 @@ class _Head:
             "output, and leave the rest to the loss"
         )
 
+    def _run(self, x: Any) -> tuple[Any, list[tuple[Tensor, Tensor]]]:
+        """What the model gives, and the layer's output and input at each of its calls, channels last."""
+        calls: list[tuple[Tensor, Tensor]] = []
+
+        def see(module: nn.Module, args: Any, output: Tensor) -> None:
+            calls.append((_channels_last(module, output).clone(), _channels_last(module, args[0]).clone()))
+
+        with hooked([self.layer.register_forward_hook(see)]):
+            return call(self.model, x), calls
+
     def _gives(self, out: Tensor, tensor: Tensor) -> bool:
         """Whether an output of the model, of whatever shape, is this one, whose classes are last."""
         if not tensor.is_floating_point() or tensor.numel() != out.numel():
@@ -229,28 +233,22 @@ class _Head:
         """
         before = self.layer.weight.detach().clone()
         noise = torch.randn(before.shape, generator=torch.Generator().manual_seed(0)).to(before)
-        one, out = self._rest(place, x)
+        one, out = self._rest(place, *self._run(x))
         self.layer.weight.copy_(noise * before.std(correction=0) - before)
-        other, moved = self._rest(place, x)
+        other, moved = self._rest(place, *self._run(x))
         self.layer.weight.copy_(before)
         if one is None or other is None:
             return False
         rounding = 1e-5 * float(max(one.abs().max(), out.abs().max(), moved.abs().max()))
         return float((one - other).abs().max()) <= 1e-3 * float((out - moved).abs().max()) + rounding
 
-    def _rest(self, place: int, x: Any) -> tuple[Tensor | None, Tensor]:
+    def _rest(self, place: int, output: Any, calls: list[tuple[Tensor, Tensor]]) -> tuple[Tensor | None, Tensor]:
         """What the model adds to the layer's output for one of its own, None where they differ in shape; and the
         layer's output."""
-        seen: list[Tensor] = []
-
-        def see(module: nn.Module, args: Any, output: Tensor) -> None:
-            seen.append(_channels_last(module, output).clone())
-
-        with hooked([self.layer.register_forward_hook(see)]):
-            tensor = list(tensors_of(call(self.model, x)))[place]
-        if not tensor.is_floating_point() or tensor.numel() != seen[-1].numel():
-            return None, seen[-1]
-        return self._classes_last(tensor).reshape(seen[-1].shape) - seen[-1], seen[-1]
+        tensor, out = list(tensors_of(output))[place], calls[-1][0]
+        if not tensor.is_floating_point() or tensor.numel() != out.numel():
+            return None, out
+        return self._classes_last(tensor).reshape(out.shape) - out, out
 
     def _classes_last(self, x: Tensor) -> Tensor:
         """An output of the model, or targets of its shape; with one column its dimension may lack."""
@@ -269,38 +267,32 @@ class _Head:
         sampled: of pixels, and of vectors of targets, no more rows than are enough.
         """
         enough = max(ROWS, MOST * self.layer.weight[0].numel()) // batch_count(batches) + 1 if sampled else None
-        inputs: list[Tensor] = []
         hs, ys, rests, outputs = [], [], [], len(self.layer.weight)
-        with self.layer.register_forward_hook(lambda module, args, output: inputs.append(args[0].clone())):
-            for batch in batches:
-                x, y = pair_of(batch)
-                inputs.clear()
-                rest = None
-                if self.adds is None:
-                    call(self.model, x)
-                else:
-                    rest, _ = self._rest(self.adds, x)
-                given = [_channels_last(self.layer, one) for one in inputs]
-                h = torch.stack(given) if len(given) > 1 else given[0]
-                h = (h.mean(self.means) if self.means else h).reshape(-1, h.shape[-1])
-                y = self._classes_last(y.to(h.device)) if is_regression(y) else y.to(h.device)
-                if is_regression(y) and y.numel() != len(h) * outputs:
-                    raise ValueError(
-                        f"expected float targets of the output's shape, {len(h)} rows of {outputs}, or "
-                        f"int64 class codes, got {y.dtype} of shape {tuple(y.shape)}"
-                    )
-                y = y.reshape(len(h), -1) if is_regression(y) else y.reshape(-1).long()
-                known: Any = slice(None) if is_regression(y) else y >= 0
-                if len(y) != len(h):
-                    raise ValueError(f"expected a class code for each of {len(h)} rows of the output, got {len(y)}")
-                if enough is not None and len(h) > enough and (y.ndim > 1 < y.shape[1] or len(h) != rows_of(x)):
-                    some = torch.zeros(len(h), dtype=torch.bool)
-                    some[torch.randperm(len(h), generator=torch.Generator().manual_seed(len(hs)))[:enough]] = True
-                    known = some.to(h.device) if is_regression(y) else known & some.to(h.device)
-                hs.append(wide(h[known]))
-                ys.append(y[known])
-                added = torch.zeros_like(h[:, :1]) if rest is None else rest.reshape(len(h), -1)
-                rests.append(wide(added[known]))
+        for batch in batches:
+            x, y = pair_of(batch)
+            output, calls = self._run(x)
+            rest = None if self.adds is None else self._rest(self.adds, output, calls)[0]
+            given = [read for _, read in calls]
+            h = torch.stack(given) if len(given) > 1 else given[0]
+            h = (h.mean(self.means) if self.means else h).reshape(-1, h.shape[-1])
+            y = self._classes_last(y.to(h.device)) if is_regression(y) else y.to(h.device)
+            if is_regression(y) and y.numel() != len(h) * outputs:
+                raise ValueError(
+                    f"expected float targets of the output's shape, {len(h)} rows of {outputs}, or "
+                    f"int64 class codes, got {y.dtype} of shape {tuple(y.shape)}"
+                )
+            y = y.reshape(len(h), -1) if is_regression(y) else y.reshape(-1).long()
+            known: Any = slice(None) if is_regression(y) else y >= 0
+            if len(y) != len(h):
+                raise ValueError(f"expected a class code for each of {len(h)} rows of the output, got {len(y)}")
+            if enough is not None and len(h) > enough and (y.ndim > 1 < y.shape[1] or len(h) != rows_of(x)):
+                some = torch.zeros(len(h), dtype=torch.bool)
+                some[torch.randperm(len(h), generator=torch.Generator().manual_seed(len(hs)))[:enough]] = True
+                known = some.to(h.device) if is_regression(y) else known & some.to(h.device)
+            hs.append(wide(h[known]))
+            ys.append(y[known])
+            added = torch.zeros_like(h[:, :1]) if rest is None else rest.reshape(len(h), -1)
+            rests.append(wide(added[known]))
         h, y, rest = torch.cat(hs), torch.cat(ys), torch.cat(rests)
         if not len(h):
             raise ValueError("expected batches with a row that has a target, got none")

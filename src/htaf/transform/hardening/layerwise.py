@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -364,13 +364,7 @@ class Sums:
     def __init__(self, h0: Tensor, u0: Tensor) -> None:
         """The point, [groups, 1, fan_in] and [groups, 1, outputs]."""
         self.h0, self.u0, self.n = h0, u0, 0
-        self.h: Any = 0
-        self.r: Any = 0
-        self.u: Any = 0
-        self.hh: Any = 0
-        self.hr: Any = 0
-        self.rr: Any = 0
-        self.uu: Any = 0
+        self.h = self.r = self.u = self.hh = self.hr = self.rr = self.uu = cast(Any, 0)
 
     def add(self, h: Tensor, r: Tensor, u: Tensor) -> None:
         """Some rows more."""

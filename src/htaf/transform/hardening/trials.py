@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -217,11 +218,8 @@ class _Trials:
         most = max((one.gain for one in [whole] if one), default=0)
         kept = self.fewest(sorted(singles, key=lambda one: -one.gain), base, noise, most)
         changes = tuple(sorted((*singles, *finer), key=lambda one: -one.gain))
-        tried = {(*one.paths, one.real) for one in changes}
-        wanted = {(path, real) for path in paths for real in ((True, False) if self.levels > 1 else (True,))}
-        notes = tuple(
-            f"{path}: no time was left" for path in paths if {(path, r) for r in (True, False)} & wanted - tried
-        )
+        tried, wanted = Counter(one.paths for one in changes), 2 if self.levels > 1 else 1
+        notes = tuple(f"{path}: no time was left" for path in paths if tried[path,] < wanted)
         if kept and len(kept.paths) == len(paths):
             kept, notes = None, (*notes, f"real activations in all steps win back {kept.gain:.3g}, none would be exact")
         shown = self.judge.shown
