@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import urllib.request
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ def asking_hub(name: str | Path) -> Iterator[None]:
         yield
         return
     before, host = constants.HF_HUB_OFFLINE, urlsplit(constants.ENDPOINT)
-    offline = not before and not _exists(name) and not _answers(str(host.hostname), host.port or 443)
+    offline = not before and not os.path.exists(name) and not _answers(str(host.hostname), host.port or 443)
     if not offline:
         yield
         return
@@ -40,13 +41,6 @@ def asking_hub(name: str | Path) -> Iterator[None]:
         raise ConnectionError(f"it is not in the cache, and {host.hostname} is out of reach") from error
     finally:
         constants.HF_HUB_OFFLINE = before
-
-
-def _exists(name: str | Path) -> bool:
-    try:
-        return Path(name).exists()
-    except (OSError, ValueError):  # a name that no file can have
-        return False
 
 
 def _answers(host: str, port: int) -> bool:

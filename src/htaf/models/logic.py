@@ -115,9 +115,9 @@ class LUTLayer(nn.Module):
         if x.ndim < 2 or x.shape[-1] != self.in_features:
             raise ValueError(f"expected [batch, ..., {self.in_features}], got {list(x.shape)}")
         if not self.training and x.is_cpu and not torch.compiler.is_compiling() and is_plain((x,)) and x.numel():
-            low, high = x.aminmax()
+            low, high = (bound.item() for bound in x.aminmax())
             if low < -ROUNDING or high > 1 + ROUNDING:
-                raise ValueError(f"expected values in [0, 1], got {float(low):.6g} to {float(high):.6g}")
+                raise ValueError(f"expected values in [0, 1], got {low:.6g} to {high:.6g}")
         learning = self.weight is not None and self.weight.requires_grad
         if learning and self.training:
             self.connect()

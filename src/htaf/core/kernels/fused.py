@@ -46,8 +46,8 @@ def _fused(function: Callable[..., Any]) -> Callable[..., Any]:
         if x.numel() < 2:  # a size of 0 or 1 would be a kernel of its own
             return function(*inputs, **options)
         like = torch.empty_like(x)
-        first = next((p for p in parameters if isinstance(p, Tensor)), None)
-        shape = (1, 1, like.numel()) if first is None else layout(like, first)
+        tensors = [p for p in parameters if isinstance(p, Tensor)]
+        shape = layout(like, tensors[0]) if tensors else (1, 1, like.numel())
         flat = [in_order_of(t, like).as_strided(shape, (shape[1] * shape[2], shape[2], 1)) for t in inputs[:count]]
         # a float would be a constant of its kernel, which is made anew for every other value
         columns = tree_map_only(Tensor, lambda p: p.reshape(-1, 1), parameters)
@@ -55,6 +55,8 @@ def _fused(function: Callable[..., Any]) -> Callable[..., Any]:
         found = run(*flat, *columns, **options)
         if isinstance(found, Tensor):
             return found.as_strided(x.shape, like.stride())
-        return found[0].as_strided(x.shape, like.stride()), *(d.reshape(first.shape) for d in found[1:])
+        return found[0].as_strided(x.shape, like.stride()), *(
+            d.reshape(p.shape) for d, p in zip(found[1:], tensors, strict=True)
+        )
 
     return call
