@@ -14,10 +14,10 @@ from htaf.concepts.codes import Codes, ConceptError, codes_of
 from htaf.concepts.counts import proportions
 from htaf.concepts.explorer.build import build_page
 from htaf.concepts.explorer.contents import chosen_rows
-from htaf.concepts.explorer.shown import Heading, Shown
+from htaf.concepts.explorer.shown import Heading, Items, Shown
 from htaf.concepts.naming.files import seal_of
 from htaf.concepts.scores import score
-from made_pages import contents, made_codes, read_page, read_script
+from made_pages import coloured, contents, made_codes, read_page, read_script
 
 HOSTILE = (
     "</script><script>alert(1)</script>",
@@ -37,7 +37,7 @@ def test_every_file_is_as_the_page_reads_it(tmp_path: Path) -> None:
     found, test = read_page(tmp_path / "p"), codes.part("test")
     assert set(contents(tmp_path / "p")) == {
         *(".htaf-explorer", "index.html", "app.js", "app.css"),
-        *(f"data/{name}.js" for name in ("page", "concepts", "arrays", "rows", "flips", "bits-0000", "ids-0000")),
+        *(f"data/{name}.js" for name in ("page", "concepts", "arrays", "rows", "doubtful", "bits-0000", "ids-0000")),
     }
     head, arrays = found["page"], found["arrays"]
     assert (head["format"], head["title"], head["part"], head["about"]) == (3, "T", "test", [["Run", "r"]])
@@ -58,7 +58,7 @@ def test_every_file_is_as_the_page_reads_it(tmp_path: Path) -> None:
     assert {name: array.dtype.str for name, array in arrays.items()} == {
         "bits": "|u1", "labels": "<i4", "exact": "<i4", "smooth": "<i4", "weight": "<f4", "bias": "<f4",
         "random": "|u1", "shares": "<f4", "held": "<f4", "concept_order": "<i4", "class_order": "<i4", "related": "<i4",
-        "related_by": "<f4", "typical": "<i4", "samples": "<i4", "confusion": "<i4",
+        "related_by": "<f4", "typical": "<i4", "samples": "<i4", "confusion": "<i4", "places": "<f4",
     }  # fmt: skip
     np.testing.assert_allclose(arrays["shares"], proportions(codes.part("train")), rtol=1e-6)
     np.testing.assert_allclose(arrays["held"], proportions(codes.part("test")), rtol=1e-6)
@@ -209,6 +209,52 @@ def test_one_concept_one_class_and_dead_ones(tmp_path: Path) -> None:
     assert [c["dead"] for c in found["concepts"]] == [True, True]
     assert [c["spread"] for c in found["concepts"]] == [0, 0]
     assert any(note.startswith("2 of 2 concepts are dead") for note in made["notes"])
+
+
+def test_no_note_holds_a_brace(tmp_path: Path) -> None:
+    codes = made_codes(600)
+    unknown = replace(codes, labels=np.where(codes.labels == 2, -1, codes.labels))
+    names = [{"concept": 0, "name": "x", "verified": True, "checked_by": "m"}, {"concept": 1, "name": "y"}]
+    for number, (one, options) in enumerate(
+        [
+            (codes, {"shown": Shown(images=30)}),
+            (codes, {"shown": Shown(images=30), "items": Items("text", {name: "a" for name in codes.ids})}),
+            (unknown, {"names": names, "pixels": _gone, "shown": Shown(part="train")}),
+        ]
+    ):
+        notes = build_page(one, tmp_path / str(number), **options)["notes"]
+        assert notes
+        assert not [note for note in notes if set(note) & {"{", "}"}]
+
+
+def _gone(ids: object) -> np.ndarray:
+    raise OSError("they are gone")
+
+
+def test_doubtful_labels_are_listed_beside_what_speaks_against_them(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    labels, parts = np.repeat([0, 1, 2], 40), np.tile([0, 0, 2, 1], 30).astype(np.uint8)
+    features = 5 * np.eye(3)[labels] + rng.normal(0, 0.3, (120, 3))
+    features[0] = features[50]  # a training image; the other one is a test image
+    codes = codes_of(np.eye(3)[labels], labels, np.eye(3), np.zeros(3), parts=parts, classes=("a", "b", "c"))
+    changed = codes.labels.copy()
+    changed[[9, 90]] = 1
+    made = build_page(replace(codes, labels=changed), tmp_path / "p", features=features, pixels=coloured)
+    found = read_page(tmp_path / "p")
+    doubtful, test = found["doubtful"], codes.rows("test").tolist()
+    said = [(one["kind"], one["image"]["row"], one["image"]["label"], one["seems"]) for one in made["doubtful"]]
+    assert said[0][:2] == ("copy", 0)
+    assert sorted(said[1:]) == [("class", 9, "b", "a"), ("class", 90, "b", "c")]
+    assert (made["doubtful"][0]["like"]["row"], made["doubtful"][0]["like"]["part"]) == (50, "test")
+    assert doubtful["compared"] == 120
+    assert [(kind, doubtful["ids"][one]) for kind, one, _ in doubtful["pairs"]] == [(one[0], str(one[1])) for one in said]
+    assert doubtful["rows"] == [test.index(int(one)) if int(one) in test else -1 for one in doubtful["ids"]]
+    assert doubtful["sprites"]["files"] == ["data/sprite-d0000.webp"]
+    assert any(note.startswith("3 labels are doubtful") for note in made["notes"])
+    none = build_page(codes, tmp_path / "q")  # by bits, which only divide the classes
+    assert none["doubtful"] == []
+    assert read_page(tmp_path / "q")["doubtful"]["compared"] == 0
+    assert not any("doubtful" in note for note in none["notes"])
 
 
 def test_a_network_that_knows_nothing_is_said_to(tmp_path: Path) -> None:

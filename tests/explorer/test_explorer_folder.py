@@ -84,7 +84,7 @@ def test_what_a_former_page_had_is_removed(tmp_path: Path) -> None:
     assert sorted(contents(out)) == sorted(
         [
             *(".htaf-explorer", "app.css", "app.js", "index.html", "names.csv", "data/sprite-0000.webp"),
-            *(f"data/{name}.js" for name in ("arrays", "bits-0000", "concepts", "flips", "ids-0000", "page", "rows")),
+            *(f"data/{name}.js" for name in ("arrays", "bits-0000", "concepts", "doubtful", "ids-0000", "page", "rows")),
         ]
     )
     build_page(made_codes(), out)

@@ -2,7 +2,7 @@ import { bytesFor } from "./bits.ts";
 import { DataError, decode, decodeRows } from "./codec.ts";
 import type { Head } from "./head.ts";
 import type { ImageMaps } from "./maps.ts";
-import type { ArrayData, ConceptData, ImagesData, PageData } from "./types.ts";
+import type { ArrayData, ConceptData, DoubtfulData, PageData } from "./types.ts";
 import { setItem } from "./words.ts";
 
 export const FORMAT = 3;
@@ -33,7 +33,8 @@ export interface Explorer {
   ids: string[];
   texts: string[]; // where the images of this page are texts or links
   drawn: Uint8Array; // 1: drawn at random; 0: shown because it is misclassified
-  counterfactuals: ImagesData["flips"];
+  places: Float32Array; // [images, 2], on the map of all images, in 0 to 1
+  doubtful: DoubtfulData | null; // loaded by `needs.ts`
   conceptOrder: Int32Array; // concepts with similar shares stand together
   classOrder: Int32Array;
   related: Rows<Int32Array>; // [3 * concepts, n]: similar, opposite, together; -1: none
@@ -83,7 +84,8 @@ export function open(found: Record<string, unknown>): Explorer {
     ids: new Array<string>(count),
     texts: new Array<string>(count),
     rowOf: new Map<string, number>(),
-    counterfactuals: {},
+    places: new Float32Array(0),
+    doubtful: null,
     originals: new Set(page.originals?.rows ?? []),
     mapped: new Set(page.maps?.rows ?? []),
     maps: new Map<number, ImageMaps>(),

@@ -98,16 +98,16 @@ export interface ConceptData {
   seal: string | null; // of the texts that were checked
 }
 
-export interface CounterfactualData {
-  target: number;
-  concepts: number[] | null;
-  proven: boolean;
-  lower: number;
-  feasible: boolean | null;
-}
-
-export interface ImagesData {
-  flips: Record<string, CounterfactualData>;
+/** Images whose labels are doubtful, of all parts, and those that speak against them; lists have an entry for each image. */
+export interface DoubtfulData {
+  ids: string[];
+  labels: number[];
+  exact: number[];
+  parts: string[];
+  rows: number[]; // on this page; -1: it is not here
+  pairs: ["copy" | "class", number, number][]; // two of these images
+  compared: number; // images
+  sprites: Sprites | null;
 }
 
 export interface ArrayData {

@@ -236,9 +236,9 @@ def find_concept(
     )
 
 
-def evenly(rows: int) -> Int64[np.ndarray, " rows"]:
-    """All rows of a side; of more than `MOST` some evenly spread."""
-    return np.linspace(0, rows - 1, min(rows, MOST)).round().astype(np.int64)
+def evenly(rows: int, most: int = MOST) -> Int64[np.ndarray, " rows"]:
+    """All rows; of more than `most` some evenly spread."""
+    return np.linspace(0, rows - 1, min(rows, most)).round().astype(np.int64)
 
 
 def _divisions(

@@ -1,7 +1,7 @@
 """How far images are from those that a network learned from: the angle between what its backbone gives of them.
 
 A run keeps for this, in known.safetensors, what the backbone gives of its training images, their names, and how far
-validation images are from the nearest of them.
+usual images are from the nearest of them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from htaf._ground.console import progress as progress_of
 from htaf._ground.files import regular, write_atomic
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.extract import choose_device
+from htaf.concepts.where import Pictures
 from htaf.data.images import ImagePreprocessor, Images, Part
 from htaf.training.runs import Run
 from htaf.training.runs.data import rows_of
@@ -31,7 +32,8 @@ from htaf.training.runs.features import BATCH, FeatureStore, key_of
 FILE = "known.safetensors"
 KEPT, CALIBRATING = 10_000, 1_000  # training and validation images, of more some evenly spread
 CHUNK = 1_000  # images whose distances to all kept ones are in memory
-FAR = 0.99  # share of the validation images that are nearer to a training image
+FAR = 0.99  # share of the calibrating images that are nearer to a training image
+ENOUGH = 99  # calibrating images: with fewer a usual image is the farthest of all in more than one case in a hundred
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +42,8 @@ class Known:
 
     Attributes:
         features: [N, F], each of length 1. ids: their N names.
-        distances: of validation images to the nearest of these, ascending.
+        distances: of calibrating images to the nearest of these, ascending: of validation images, and where these are
+            too few also of each of these to its nearest other one.
     """
 
     features: Float32[np.ndarray, "n f"]
@@ -68,7 +71,7 @@ class Known:
         return distances, rows
 
     def unlike(self, distances: Float32[np.ndarray, " images"]) -> Float64[np.ndarray, " images"]:
-        """Of images that are so far from the nearest training image: the share of validation images that are nearer."""
+        """Of images that are so far from the nearest training image: share of calibrating images that are nearer."""
         return np.searchsorted(self.distances, distances) / len(self.distances)
 
 
@@ -105,7 +108,11 @@ def keep_known(run: Run, images: Images, *, progress: bool = False) -> None:
     learned = learned.astype(np.float16)
     names = images.train.names
     ids = [f"train/{row}" if names is None else names[row] for row in chosen[0].tolist()]
-    distances = Known(learned.astype(np.float32), ids, np.empty(0, np.float32)).nearest(held)[0][:, 0]
+    own = learned.astype(np.float32)
+    known = Known(own, ids, np.empty(0, np.float32))
+    distances = known.nearest(held)[0][:, 0]
+    if len(held) < ENOUGH and len(own) > 1:
+        distances = np.concatenate([distances, known.nearest(own, 2)[0][:, 1]])  # the nearest of all is the image itself
     kept = {"features": learned, "distances": np.sort(distances)}
     said = {"ids": json.dumps(ids), "model_sha256": run.record["model_sha256"]}
     write_atomic(run.path / FILE, safetensors.numpy.save(kept, said))
@@ -155,16 +162,40 @@ def _spread(rows: Tensor, most: int) -> Tensor:
     return rows[torch.linspace(0, len(rows) - 1, min(most, len(rows))).round().long()]
 
 
+def kept_features(run: Run, pictures: Pictures, ids: Sequence[str]) -> Float32[np.ndarray, "images f"] | None:
+    """Return what a frozen backbone gave of images, by their ids; None where not all of it is kept."""
+    if not run.record["model"].get("freeze") or not isinstance(pictures.of, Images):
+        return None
+    places, found = [pictures.places.get(name) for name in ids], None
+    for part in (pictures.of.train, pictures.of.test):
+        here = [(n, place[1]) for n, place in enumerate(places) if place is not None and place[0] is part]
+        if here:
+            where, rows = torch.tensor(here).T
+            store = _kept(run, part, rows)
+            if store is None:
+                return None
+            values = store.batch(rows).numpy()
+            found = np.full((len(ids), values.shape[1]), np.nan, np.float32) if found is None else found
+            found[where.numpy()] = values
+    return None if found is None or np.isnan(found).any() else found
+
+
+def _kept(run: Run, part: Part, rows: Tensor) -> FeatureStore | None:
+    """Return the store that has what the frozen backbone of a run gives of these rows; None where there is none."""
+    known = run.preprocessor()
+    assert isinstance(known, ImagePreprocessor)
+    key = key_of(run.model(exact=False), run.record["model"], known, part, part.fingerprint())
+    return FeatureStore.kept(key, rows)
+
+
 @torch.no_grad()
 def _features(run: Run, part: Part, rows: Tensor, progress: bool) -> Float32[np.ndarray, "rows f"]:
     """Return what the backbone gives of these rows, as it is kept of a frozen one, else computed."""
     net: Any = run.model()
     known = run.preprocessor()
     assert isinstance(known, ImagePreprocessor)
-    if run.record["model"].get("freeze"):
-        store = FeatureStore.kept(key_of(net, run.record["model"], known, part, part.fingerprint()), rows)
-        if store is not None:
-            return store.batch(rows).numpy()
+    if run.record["model"].get("freeze") and (store := _kept(run, part, rows)) is not None:
+        return store.batch(rows).numpy()
     on = choose_device("auto")
     net = net.to(on)
     found: list[Tensor] = []

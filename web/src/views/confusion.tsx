@@ -108,6 +108,9 @@ export function Confusion({ explorer }: { explorer: Explorer }): JSX.Element {
           </details>
         </section>
       )}
+      <p class="after">
+        Some may be mistakes of the labels: <a href="#/doubtful">doubtful labels</a>
+      </p>
       <MistakeList explorer={explorer} most={PAIRS} />
     </>
   );

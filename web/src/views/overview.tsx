@@ -75,7 +75,7 @@ export function Overview({ explorer }: { explorer: Explorer }): JSX.Element {
         <>
           <MistakeList explorer={explorer} most={8} />
           <p class="after">
-            <a href="#/confusion">The whole confusion matrix</a>
+            <a href="#/confusion">The whole confusion matrix</a>, <a href="#/doubtful">labels that are doubtful</a>, <a href="#/images?view=map">a map of all {item("images")}</a>
           </p>
         </>
       )}

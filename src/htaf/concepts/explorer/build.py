@@ -16,6 +16,7 @@ from PIL import Image
 from htaf._ground.console import progress as progress_of
 from htaf.concepts.codes import PARTS, Codes, ConceptError, codes_key
 from htaf.concepts.counts import HIGH, LOW
+from htaf.concepts.doubtful import doubtful
 from htaf.concepts.explorer import contents
 from htaf.concepts.explorer.contents import chosen_rows, example_row
 from htaf.concepts.explorer.folder import (
@@ -47,6 +48,7 @@ LOSSLESS = 48  # pixels of the longer side up to which images are kept as they a
 QUALITY = 80
 CONCEPTS = 128  # of an image at most
 LEVELS = 127  # of a value, each way
+DOUBTED = 100  # doubtful labels of a kind that are listed
 
 
 def build_page(
@@ -56,6 +58,7 @@ def build_page(
     pixels: Pixels | None = None,
     names: Sequence[Mapping[str, Any]] | None = None,
     margins: np.ndarray | None = None,
+    features: np.ndarray | None = None,
     original: Original | None = None,
     maps: Maps | None = None,
     items: Items = IMAGES,
@@ -76,6 +79,8 @@ def build_page(
         names: as `htaf.concepts.naming.files.read_names` gives them; None: there are none.
         margins: [images, C] float, of all images of the codes: how far above its threshold the pre-activation of a bit
             lies. The page then shows the images that have a concept most strongly, barely, and barely not.
+        features: [images, F] float, of all images of the codes, by which doubtful labels are found, such as what a
+            backbone gives; None: by the bits, which show them less well.
         original: gives the image of one id at full size, as uint8 [C, H, W], C 1 or 3; None: thumbnails alone. Errors
             as of `pixels`.
         maps: exact maps of where a network sees its concepts; None: there are none. An error of them is a note. Maps
@@ -90,7 +95,7 @@ def build_page(
 
     Returns:
         {"out", "page": path of index.html, "part", "images", "concepts", "classes", "named", "verified", "sprites",
-        "originals" and "maps": numbers of files, "bytes", "notes"}.
+        "originals" and "maps": numbers of files, "doubtful": see `doubtful_pairs`, "bytes", "notes"}.
 
     Raises:
         ConceptError: a folder with other files; no images of the part; arguments out of range; a head that is not
@@ -144,9 +149,14 @@ def build_page(
         "per_class": contents.class_objects(codes, found),
         "notes": [*heading.notes, *contents.notes_of(codes, seen, drawn, found, by_number, items.kind)],
     }
+    pairs, compared = doubtful_pairs(codes, features)
+    if pairs:
+        head["notes"].append(f"{len(pairs):,} labels are doubtful: look at them, under Mistakes")
     with claimed(out):
         (out / DATA / "page.js").unlink(missing_ok=True)  # from here on the folder holds no whole page
         head["sprites"] = _sprites(out, seen.ids, pixels, progress, head["notes"])
+        doubted = _doubted(codes, rows, pairs) | {"compared": compared}
+        doubted["sprites"] = head["sprites"] and _sprites(out, doubted["ids"], pixels, False, head["notes"], "sprite-d")
         worth = _worth_seeing(seen, head["example"], led)[: shown.detailed]
         head["originals"] = _originals(out, seen.ids, worth, original, progress, head["notes"])
         head["maps"] = None
@@ -156,13 +166,13 @@ def build_page(
             "concepts": contents.concept_objects(codes, found, by_number or {}),
             "arrays": packed(contents.arrays_of(found, codes) | led),
             "rows": packed(contents.rows_of(seen, drawn)),
-            "flips": {},  # which the page finds by itself
+            "doubtful": doubted,
             **dict(contents.chunks_of(seen, texts)),
             "page": head,
         }
         files: dict[str, bytes | str] = {**page}
         files |= {f"{DATA}/{name}.js": script(name, value) for name, value in values.items()}
-        sprites = [] if head["sprites"] is None else head["sprites"]["files"]
+        sprites = [name for one in (head["sprites"], doubted["sprites"]) if one for name in one["files"]]
         rows_in_full = [] if head["originals"] is None else head["originals"]["rows"]
         full = [f"{DATA}/{FULL}/{row:06d}.webp" for row in rows_in_full]
         drawn_over = [] if head["maps"] is None else [map_file(row) for row in head["maps"]["rows"]]
@@ -181,6 +191,7 @@ def build_page(
         "sprites": len(sprites),
         "originals": len(full),
         "maps": len(drawn_over),
+        "doubtful": pairs,
         "bytes": sum((out / name).stat().st_size for name in (*files, *sprites, *full, *drawn_over)),
         "notes": head["notes"],
     }
@@ -204,6 +215,48 @@ def _texts(texts: Mapping[str, str], shown: Codes) -> list[str]:
     return [texts[one] for one in shown.ids]
 
 
+def doubtful_pairs(codes: Codes, features: np.ndarray | None) -> tuple[list[dict[str, Any]], int]:
+    """List images with doubtful labels beside the images that speak against these, the surest first.
+
+    Returns:
+        at most 100 of each kind, as JSON values: {"kind": "copy" or "class", "seems": a class, "strength": see
+        `htaf.concepts.doubtful.Doubt`, "image" and "like": {"row" of the codes, "id", "label", "prediction", "part"}};
+        and how many images were compared.
+    """
+    values = 2 * codes.unpack().astype(np.int8) - 1 if features is None else features
+    found, compared = doubtful(codes, values)
+
+    def image(row: int) -> dict[str, Any]:
+        label, said = codes.classes[codes.labels[row]], codes.classes[codes.exact[row]]
+        return {"row": row, "id": codes.ids[row], "label": label, "prediction": said, "part": PARTS[codes.parts[row]]}
+
+    kinds = [[one for one in found if one.kind == kind][:DOUBTED] for kind in ("copy", "class")]
+    return [
+        {
+            "kind": one.kind,
+            "seems": codes.classes[one.seems],
+            "strength": round(one.strength, 4),
+            "image": image(one.row),
+            "like": image(one.like),
+        }
+        for one in (*kinds[0], *kinds[1])
+    ], compared
+
+
+def _doubted(codes: Codes, rows: Int64[np.ndarray, " images"], pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """data/doubtful.js: images, each once, with their rows on the page, -1: it has not this one; and the pairs."""
+    place = {row: n for n, row in enumerate(sorted({one[side]["row"] for one in pairs for side in ("image", "like")}))}
+    on_page = {row: n for n, row in enumerate(rows.tolist())}
+    return {
+        "ids": [codes.ids[row] for row in place],
+        "labels": [int(codes.labels[row]) for row in place],
+        "exact": [int(codes.exact[row]) for row in place],
+        "parts": [PARTS[codes.parts[row]] for row in place],
+        "rows": [on_page.get(row, -1) for row in place],
+        "pairs": [[one["kind"], place[one["image"]["row"]], place[one["like"]["row"]]] for one in pairs],
+    }
+
+
 def _worth_seeing(shown: Codes, example: int | None, led: Mapping[str, np.ndarray]) -> list[int]:
     """Return rows of images: the example, the strongest and the barely on of each concept, mistakes, more of these,
     typical ones, samples of concepts; each once."""
@@ -225,7 +278,7 @@ def _ends(led: Mapping[str, np.ndarray]) -> dict[int, list[int]]:
 
 
 def _sprites(
-    out: Path, ids: Sequence[str], pixels: Pixels | None, progress: bool, notes: list[str]
+    out: Path, ids: Sequence[str], pixels: Pixels | None, progress: bool, notes: list[str], name: str = "sprite-"
 ) -> dict[str, Any] | None:
     """Write the sheets of thumbnails, one by one; where the images cannot be had give None, and note why."""
     if pixels is None or not len(ids):
@@ -236,7 +289,7 @@ def _sprites(
         try:
             for form, data in sheets(ids, pixels):
                 shape = {name: getattr(form, name) for name in ("width", "height", "columns", "rows")}
-                files.append(f"{DATA}/sprite-{len(files):04d}.webp")
+                files.append(f"{DATA}/{name}{len(files):04d}.webp")
                 write_atomic(out / files[-1], data)
                 advance(form.cells)
         except (ConceptError, DataError, OSError) as error:

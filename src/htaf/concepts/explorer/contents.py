@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Bool, Float32, Float64, Int64
 from scipy.cluster.hierarchy import leaves_list, linkage
 from scipy.spatial.distance import pdist
+from sklearn.manifold import TSNE
+from threadpoolctl import threadpool_limits
 
 from htaf.concepts.codes import Codes, PartName
 from htaf.concepts.counts import (
@@ -33,6 +35,7 @@ TURNED = 600  # rows up to which neighbouring leaves are turned to each other, w
 LOOKED_AT = 2000  # images among which an example is looked for
 REASONS = 3  # concepts that should explain it
 
+NEIGHBOURED = 1000  # images up to which their map is t-SNE, which takes long
 RELATIONS = ("similar", "opposite", "together")
 CONFUSIONS = 20
 FEW = 10  # images of a class, below which a share says little
@@ -338,7 +341,33 @@ def arrays_of(found: CodeStatistics, codes: Codes) -> dict[str, np.ndarray]:
 
 def rows_of(shown: Codes, drawn: Bool[np.ndarray, " images"]) -> dict[str, np.ndarray]:
     """data/rows.js, before packing; `drawn`: which images were drawn at random, whatever the network predicts."""
-    return {name: getattr(shown, name) for name in ("labels", "exact", "smooth")} | {"random": drawn.astype(np.uint8)}
+    made = {name: getattr(shown, name) for name in ("labels", "exact", "smooth")}
+    return made | {"random": drawn.astype(np.uint8), "places": places_of(shown)}
+
+
+def places_of(shown: Codes) -> Float32[np.ndarray, "images 2"]:
+    """Places of images on a map: those whose bits are alike lie together.
+
+    Up to 1,000 images by t-SNE; of more the first two principal components of the bits, which is classical scaling of
+    their Hamming distances. Images with equal bits lie beside each other.
+
+    Returns:
+        float32 [images, 2] in 0 to 1.
+    """
+    bits = shown.unpack().astype(np.float32)
+    bits -= bits.mean(0)
+    random = np.random.default_rng(0)
+    if len(bits) < 3 or not bits.any():
+        return random.random((len(bits), 2)).astype(np.float32)
+    with threadpool_limits(1):  # sums of several threads differ in their last digits
+        if len(bits) <= NEIGHBOURED:
+            size = min(30.0, (len(bits) - 1) / 3)
+            found = TSNE(perplexity=size, init="random", random_state=0).fit_transform(bits)
+        else:
+            vectors = np.linalg.eigh(bits.T @ bits)[1]
+            found = bits @ vectors[:, -2:] if bits.shape[1] > 1 else bits[:, [0, 0]]
+    found = (found - found.min(0)) / np.ptp(found, axis=0).clip(1e-9)
+    return (0.98 * found + random.uniform(0, 0.02, found.shape)).astype(np.float32)
 
 
 def chunk_sizes(shown: Codes, texts: Sequence[str] | None) -> dict[str, int]:
@@ -453,7 +482,7 @@ def notes_of(
     if len(shown) < whole:
         notes.append(
             f"{len(shown):,} of the {whole:,} {part} {kind}s are shown: {int(drawn.sum()):,} drawn at random, evenly "
-            "over the classes, then misclassified ones, not all of them; accuracies count all {kind}s"
+            f"over the classes, then misclassified ones, not all of them; accuracies count all {kind}s"
         )
     unknown = whole - int(found.sizes.sum())
     if unknown:

@@ -16,6 +16,7 @@ from htaf.concepts.explorer.contents import about_run
 from htaf.concepts.explorer.folder import check_folder
 from htaf.concepts.explorer.shown import Heading, Shown
 from htaf.concepts.extract import expect_same_weights
+from htaf.concepts.known import kept_features
 from htaf.concepts.naming.files import read_names
 from htaf.concepts.store import open_codes, open_folder
 from htaf.concepts.where import Maps, Pictures
@@ -64,6 +65,9 @@ def build_run_page(
     name, title = run.path.resolve().name, str(run.record["data"]["name"])
     seen = _pictures(run, preprocessor, found, data_dir)
 
+    margins = open_folder(folder).margins()
+    kept = None if isinstance(seen, ConceptError) else kept_features(run, seen, found.ids)
+
     def pixels(ids: Sequence[str]) -> np.ndarray:
         if isinstance(seen, ConceptError):
             raise seen
@@ -74,7 +78,8 @@ def build_run_page(
         out,
         pixels=pixels,
         names=given,
-        margins=open_folder(folder).margins(),
+        margins=margins,
+        features=margins if kept is None else kept,
         original=None if isinstance(seen, ConceptError) else seen.original,
         maps=None if isinstance(seen, ConceptError) or not shown.detailed else _maps(run, found, seen, notes),
         shown=shown,
