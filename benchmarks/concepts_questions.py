@@ -206,7 +206,8 @@ def birds(files: Sequence[Path], *, saved_again: bool = False) -> torch.Tensor:
 def ask_doubtful(network: Network, species: int, draw: int) -> list[dict[str, Any]]:
     random = np.random.default_rng([draw, species])
     folder = Path(os.environ["HTAF_DATA"]) / "CUB_200_2011" / "images"
-    chosen = random.choice(sorted(folder.iterdir()), species, replace=False)
+    every = sorted(folder.iterdir())
+    chosen = [every[number] for number in random.choice(len(every), species, replace=False)]
     files = [file for one in chosen for file in sorted(one.glob("*.jpg"))[:40]]
     true = np.array([k for k, one in enumerate(chosen) for _ in sorted(one.glob("*.jpg"))[:40]])
     wrong, copied = np.split(random.permutation(len(files))[: round(0.03 * len(files)) + 10], [-10])
@@ -222,7 +223,7 @@ def ask_doubtful(network: Network, species: int, draw: int) -> list[dict[str, An
     bits = htaf.ConceptBottleneck(n_concepts=64, random_state=draw).fit(x[taught], labels[taught])
     codes = codes_of(bits.concepts(x), labels, bits.head_.weight, bits.head_.bias, parts=parts)
     pairs = {(int(one), len(files) + n) for n, one in enumerate(copied)}
-    by = {"backbone": x, "pre-activations": bits.pre_activations(x), "bits": 2.0 * codes.unpack() - 1}
+    by = {"backbone": x, "pre-activations": bits.pre_activations(x), "bits": None}
     rows = []
     for name, features in by.items():
         found, compared = doubtful(codes, features)

@@ -146,7 +146,8 @@ def test_a_concept_says_first_what_it_does_to_decisions(site: Site, visit: Open,
 
 def test_a_mistake_leads_to_what_separates_the_classes(site: Site, visit: Open) -> None:
     page, found = visit(site).go("#/confusion"), read_page(site.folder)
-    label, guess, images = found["page"]["confusions"][0]
+    mistakes = [row for row in found["arrays"]["confusion"].tolist() if row[0] != row[1]]
+    label, guess, images = max(mistakes, key=lambda row: row[2])
     said = page.inner_text(".heat-said")
     assert f"{site.codes.classes[label]} taken for {site.codes.classes[guess]}: {images} image" in said
     page.focus(".heat-frame")
@@ -253,7 +254,7 @@ def test_parts_come_when_they_are_needed(
     page = tab.go("#/classes")
     asked = {address.rpartition("/")[2].partition("#")[0] for address in tab.asked}
     assert {"page.js", "concepts.js", "arrays.js"} <= asked
-    assert not any(name.startswith(("bits", "ids", "rows", "flips")) for name in asked)
+    assert not any(name.startswith(("bits", "ids", "rows", "doubtful")) for name in asked)
     row = 130
     page = tab.go(f"#/image/{many.shown.ids[row]}")
     seen = page.evaluate("row => htafExplorer.logits(row)", row)

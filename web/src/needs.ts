@@ -56,7 +56,6 @@ function put(explorer: Explorer, file: string, value: unknown): void {
     explorer.labels = decode(arrays, "labels", "i4", [images]);
     explorer.exact = decode(arrays, "exact", "i4", [images]);
     explorer.smooth = decode(arrays, "smooth", "i4", [images]);
-    explorer.drawn = decode(arrays, "random", "u1", [images]);
     explorer.places = decode(arrays, "places", "f4", [images, 2]);
   } else {
     const name = file.slice(0, -5) as "bits" | "ids" | "texts";

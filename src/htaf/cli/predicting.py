@@ -164,7 +164,8 @@ def _beside_known(
         frame["nearest"] = ["; ".join(one["image"] for one in of) or None for of in near]
     if len(far := frame.loc[frame["unlike"] > FAR, "image"]):
         count = len(training.distances)
-        so = "so the prediction may mean nothing" if count >= ENOUGH else f"which are too few to tell, {ENOUGH} are enough"
+        few = f"which are too few to tell anything: it takes {ENOUGH}"
+        so = "so the prediction may mean nothing" if count >= ENOUGH else few
         say_notes(
             [
                 f"{len(far):,} of {counted(len(frame), 'image')} {'is' if len(far) == 1 else 'are'} farther from the "

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Float32, Float64, Int32, Int64
 
 from htaf.concepts.codes import PARTS, Codes
-from htaf.concepts.finding import evenly
+from htaf.concepts.finding import evenly, ridge
 
 MOST = 20_000  # images that are compared; of more some evenly spread
 FEWEST = 20  # images, of fewer nothing can be said
@@ -42,20 +42,21 @@ class Doubt:
     strength: float
 
 
-def doubtful(codes: Codes, features: Float[np.ndarray, "images f"]) -> tuple[list[Doubt], int]:
+def doubtful(codes: Codes, features: Float[np.ndarray, "images f"] | None) -> tuple[list[Doubt], int]:
     """Find images whose labels are doubtful, the surest first, copies before others.
 
     Near-copies: of two images with different labels the distance (1 - cosine) is at most half of what is usual: of the
     median distance of an image to its nearest, or of its own distance to the second nearest where that is more.
 
-    Like another class, of images that are no copies: a ridge regression of the classes on the features that was fitted without the image puts another
-    class ahead of its label by 0.3 or more, and of its five nearest training images three more have that class than have
-    the label. Where the image is no training image, the network must predict that class too; a training image
-    it was taught to take for its label.
+    Like another class, of images that are no copies: a ridge regression of the classes on the features that was fitted
+    without the image puts another class ahead of its label by 0.3 or more, and of its five nearest training images
+    three more have that class than have the label. Where the image is no training image, the network must predict that
+    class too; a training image it was taught to take for its label.
 
     Args:
         codes: of the images; those without a label are left out.
-        features: of all of them, such as a backbone's, pre-activations, or the bits as -1 and 1.
+        features: of all of them, such as a backbone's, or pre-activations; None: the bits, which find no near-copies,
+            as images of one class often have equal bits.
 
     Returns:
         what was found, and how many images were compared: none where they are too few, or where most have a twin, as
@@ -66,13 +67,13 @@ def doubtful(codes: Codes, features: Float[np.ndarray, "images f"]) -> tuple[lis
     labels = np.asarray(codes.labels)[rows]
     if len(rows) < FEWEST or len(np.unique(labels)) < 2:
         return [], 0
-    x = np.asarray(features[rows], dtype=np.float32)
+    x = 2 * codes.unpack(rows).astype(np.float32) - 1 if features is None else np.asarray(features[rows], np.float32)
     unit = x / np.linalg.norm(x, axis=1, keepdims=True).clip(1e-12)
     nearest, others, far = _nearest(unit, labels)
     usual = float(np.median(nearest[:, 0]))
     if usual <= EQUAL:
         return [], 0
-    limit = COPY * np.maximum(usual, nearest[:, 1])
+    limit = COPY * np.maximum(usual, nearest[:, 1]) if features is not None else np.full(len(x), -1.0)
     alone = {one.row: one for one in _of_other_class(codes, rows, unit, x)}
     copies = {(min(i, others[i]), max(i, others[i])): 1 - far[i] / limit[i] for i in np.flatnonzero(far <= limit)}
     found = list[Doubt]()
@@ -111,7 +112,11 @@ def _of_other_class(
     taught = np.flatnonzero(learned)
     if len(taught) <= NEIGHBOURS:
         return []
-    scores = left_out(x, np.eye(len(codes.classes))[labels])
+    scale = x.std(0, dtype=np.float64)
+    scale[scale <= EQUAL * np.abs(x).max(0)] = np.inf  # a column that is the same throughout tells nothing
+    standard = (x - x.mean(0, dtype=np.float64)) / scale
+    strength = PENALTY * max((standard**2).mean(), EQUAL) * len(x)
+    scores = ridge(standard, np.eye(len(codes.classes))[labels], strength)[0]
     seems, own = scores.argmax(1), np.arange(len(rows))
     lead = scores[own, seems] - scores[own, labels]
     found = []
@@ -123,19 +128,3 @@ def _of_other_class(
             like = int(near[labels[near] == seems[i]][0])
             found.append(Doubt("class", i, like, int(seems[i]), float(lead[i])))
     return found
-
-
-def left_out(x: Float[np.ndarray, "n f"], targets: Float64[np.ndarray, "n k"]) -> Float64[np.ndarray, "n k"]:
-    """Give each row the value of a ridge regression that was fitted without it, of columns in standard deviations.
-
-    With H the matrix that takes targets to fitted values: y_i - (y_i - (H y)_i) / (1 - H_ii), exactly.
-    """
-    scale = x.std(0, dtype=np.float64)
-    scale[scale <= EQUAL * np.abs(x).max(0)] = np.inf  # a column that is the same throughout tells nothing
-    z = (x - x.mean(0, dtype=np.float64)) / scale
-    products = z.T @ z
-    strength = PENALTY * max(np.trace(products) / len(products), EQUAL)
-    half = z @ np.linalg.inv(products + strength * np.eye(len(products)))
-    own, mean = (half * z).sum(1) + 1 / len(z), targets.mean(0)
-    given = half @ (z.T @ (targets - mean)) + mean
-    return targets - (targets - given) / (1 - own)[:, None]

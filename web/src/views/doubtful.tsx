@@ -1,9 +1,8 @@
 import type { JSX } from "preact";
 import type { Explorer } from "../explorer.ts";
-import { ClassName } from "../parts.tsx";
 import { imageLink, Sprite } from "../pictures.tsx";
 import { Text } from "../text.tsx";
-import type { DoubtfulData } from "../types.ts";
+import type { DoubtedImage } from "../types.ts";
 import { count, item } from "../words.ts";
 
 const KINDS: [string, string, string, string][] = [
@@ -17,26 +16,26 @@ const KINDS: [string, string, string, string][] = [
 ];
 
 /** One of two: its picture, label and prediction; it leads to its view where the page has it. */
-function Side({ explorer, of, n }: { explorer: Explorer; of: DoubtfulData; n: number }): JSX.Element {
-  const [label, exact, row] = [of.labels[n]!, of.exact[n]!, of.rows[n]!];
+function Side({ explorer, of, place }: { explorer: Explorer; of: DoubtedImage; place: number }): JSX.Element {
+  const { sprites } = explorer.doubtful!;
   const shown = (
     <>
-      {of.sprites && <Sprite sheet={of.sprites} place={n} size={140} alt="" />}
+      {sprites && <Sprite sheet={sprites} place={place} size={140} alt="" />}
       <span class="doubt-id">
-        <Text value={of.ids[n]!} limit={60} />
+        <Text value={of.id} limit={60} />
       </span>
     </>
   );
   return (
     <div class="thumb">
-      {row < 0 ? shown : <a href={imageLink(explorer, row)}>{shown}</a>}
+      {of.row < 0 ? shown : <a href={imageLink(explorer, of.row)}>{shown}</a>}
       <span class="caption">
-        label <ClassName explorer={explorer} k={label} limit={32} />
+        label <Text value={of.label} limit={32} />
       </span>
-      <span class="caption">
-        predicted <ClassName explorer={explorer} k={exact} limit={32} />
+      <span class={of.prediction === of.label ? "caption" : "caption doubted"}>
+        predicted <Text value={of.prediction} limit={32} />
       </span>
-      <span class="caption muted">{of.parts[n]} part</span>
+      <span class="caption muted">{of.part} part</span>
     </div>
   );
 }
@@ -56,16 +55,16 @@ export function Doubtful({ explorer }: { explorer: Explorer }): JSX.Element {
       </header>
       {of.compared > 0 &&
         KINDS.map(([kind, title, said, none]) => {
-          const pairs = of.pairs.filter(([one]) => one === kind);
+          const pairs = [...of.pairs.entries()].filter(([, one]) => one.kind === kind);
           return (
             <section key={kind} aria-labelledby={kind}>
               <h2 id={kind}>{item(title)}</h2>
               {pairs.length === 0 ? <p class="empty">{item(none)}</p> : <p class="muted">{item(said)}</p>}
               <ul class="doubts">
-                {pairs.map(([, one, other]) => (
-                  <li key={`${one} ${other}`} data-kind={kind}>
-                    <Side explorer={explorer} of={of} n={one} />
-                    <Side explorer={explorer} of={of} n={other} />
+                {pairs.map(([n, { image, like }]) => (
+                  <li key={n} data-kind={kind}>
+                    <Side explorer={explorer} of={image} place={2 * n} />
+                    <Side explorer={explorer} of={like} place={2 * n + 1} />
                   </li>
                 ))}
               </ul>
