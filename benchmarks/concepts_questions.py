@@ -228,7 +228,7 @@ def ask_doubtful(network: Network, species: int, draw: int) -> list[dict[str, An
     for name, features in by.items():
         found, compared = doubtful(codes, features)
         like = [one.row for one in found if one.kind == "class"]
-        copies = [(one.row, one.like) for one in found if one.kind == "copy"]
+        copies = [(min(one.row, one.like), max(one.row, one.like)) for one in found if one.kind == "copy"]
         rows.append(
             {
                 "ask": "doubtful", "species": species, "by": name, "compared": compared,

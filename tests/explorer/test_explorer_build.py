@@ -194,7 +194,7 @@ def _gone(ids: object) -> np.ndarray:
 def test_doubtful_labels_are_listed_beside_what_speaks_against_them(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     labels, parts = np.repeat([0, 1, 2], 40), np.tile([0, 0, 2, 1], 30).astype(np.uint8)
-    features = 8 * rng.normal(size=(3, 12))[labels] + rng.normal(size=(120, 12))
+    features = 3 * rng.normal(size=(3, 60))[labels] + rng.normal(size=(120, 60))
     features[0] = features[50]  # a training image; the other one is a test image
     codes = codes_of(np.eye(3)[labels], labels, np.eye(3), np.zeros(3), parts=parts, classes=("a", "b", "c"))
     changed = codes.labels.copy()

@@ -65,7 +65,7 @@ def test_maps_are_those_of_the_network_quantised(run: Run, codes: Path, tmp_path
     """And the images of a concept stand from the strongest to the barely on."""
     made = built(run, codes, tmp_path / "p")
     found, maps = read_page(tmp_path / "p"), Maps(run, digits())
-    said, (shown, _, _) = found["page"]["maps"], seen(codes)
+    said, (shown, _) = found["page"]["maps"], seen(codes)
     assert (made["maps"], said["rows"], said["grid"], said["size"]) == (IMAGES, list(range(IMAGES)), [2, 2], [8, 8])
     assert said["colours"] == {"for": list(where.FOR), "against": list(where.AGAINST)}
     assert len(list((tmp_path / "p" / "data").glob("maps-*.js"))) == IMAGES
