@@ -59,7 +59,7 @@ class Listed:
 
     def __len__(self) -> int:
         """N."""
-        return len(self.parts)
+        return len(getattr(self, self.arrays[0]))
 
     def rows(self, part: PartName) -> Int64[np.ndarray, " rows"]:
         """Return row numbers of a part, ascending. Raises ConceptError: there is no such part."""
