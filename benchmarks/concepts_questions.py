@@ -1,8 +1,9 @@
-"""Two questions of `htaf concepts find`, where the answers are known: is it the background, and is it the class?
+"""Questions whose answers are known: is it the background, is it the class, which labels are wrong?
 
-    python benchmarks/concepts_questions.py WEIGHTS --ask background find
+    python benchmarks/concepts_questions.py WEIGHTS --ask background find doubtful
 
-WEIGHTS: EfficientNet-Lite0, a file or an installed package. HTAF_DATA is the folder with cifar-100-python.
+WEIGHTS: EfficientNet-Lite0, a file or an installed package. HTAF_DATA is the folder with cifar-100-python, and with
+CUB_200_2011 for doubtful.
 
 background: photographs of five CIFAR-100 classes are pasted on photographs of five kinds of scenes, about in the
 middle, on a sixth to a third of 96 x 96 pixels. "tied" is the share of a class's photographs, in training and in those
@@ -13,11 +14,17 @@ classes: how many are taken for the class of the scene, less those that were bef
 find: 20 held-out photographs with a border and 20 without, or none with it, of the same classes on both sides or not.
 Each photograph of one class had the border in training. "found": draws in which it is said to be seen; "class": draws
 that say it cannot be told from the class. Classes of the photographs are known or not. "before": one stratum.
+
+doubtful: 40 photographs each of some species of birds, of which 3% get another label; 10 copies with another label are
+added, half of them equal, half scaled by 0.7 and saved again as JPEG of quality 70. Seven tenths are training images.
+"wrong": how many of the 3% are listed, and how many of those that are listed as like another class have a wrong label;
+"copies": the same of pairs. By features of the backbone, by pre-activations of 64 concepts and by their bits.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import pickle
 from collections.abc import Sequence
@@ -28,9 +35,12 @@ import measuring
 import numpy as np
 import torch
 import torch.nn.functional as F
+from PIL import Image
 
 import htaf
 from htaf.concepts import background
+from htaf.concepts.codes import codes_of
+from htaf.concepts.doubtful import doubtful
 from htaf.concepts.finding import find_concept
 from htaf.models.backbone_weights import load_backbone
 from htaf.models.icbm import timm_backbone
@@ -39,6 +49,8 @@ SIDE, CLASSES, TRAINED, ASKED = 96, 5, 40, 20  # pixels; photographs of a class
 SCENES = ("cloud", "forest", "plain", "sea", "road", "mountain", "skyscraper", "castle", "bridge", "house")
 BORDER = 3
 TIED = (1.0, 0.8, 0.0)
+SPECIES = (5, 10, 50)
+TOLD = ("ask", "species", "by")
 DRAWS = 20  # of tied 0, and of find; of the others half
 Photos = torch.Tensor  # uint8 [n, 3, 32, 32]
 
@@ -178,9 +190,68 @@ def ask_find(network: Network, train: dict[str, Photos], test: dict[str, Photos]
     return rows
 
 
+def birds(files: Sequence[Path], *, saved_again: bool = False) -> torch.Tensor:
+    """Photographs of 160 x 160 pixels."""
+    found = []
+    for file in files:
+        picture = Image.open(file).convert("RGB")
+        if saved_again:
+            data = io.BytesIO()
+            picture.resize((int(0.7 * picture.width), int(0.7 * picture.height))).save(data, "JPEG", quality=70)
+            picture = Image.open(data)
+        found.append(np.asarray(picture.resize((160, 160), Image.Resampling.BILINEAR)))
+    return torch.from_numpy(np.stack(found)).movedim(3, 1)
+
+
+def ask_doubtful(network: Network, species: int, draw: int) -> list[dict[str, Any]]:
+    random = np.random.default_rng([draw, species])
+    folder = Path(os.environ["HTAF_DATA"]) / "CUB_200_2011" / "images"
+    every = sorted(folder.iterdir())
+    chosen = [every[number] for number in random.choice(len(every), species, replace=False)]
+    files = [file for one in chosen for file in sorted(one.glob("*.jpg"))[:40]]
+    true = np.array([k for k, one in enumerate(chosen) for _ in sorted(one.glob("*.jpg"))[:40]])
+    wrong, copied = np.split(random.permutation(len(files))[: round(0.03 * len(files)) + 10], [-10])
+    x = network.features(
+        torch.cat([birds(files), birds([files[k] for k in copied[:5]]),
+                   birds([files[k] for k in copied[5:]], saved_again=True)])
+    )  # fmt: skip
+    truth, labels = np.concatenate([true, true[copied]]), np.concatenate([true, true[copied]])
+    changed = np.concatenate([wrong, len(files) + np.arange(10)])
+    labels[changed] = (labels[changed] + random.integers(1, species, len(changed))) % species
+    parts = random.choice([0, 1, 2], len(x), p=[0.7, 0.1, 0.2]).astype(np.uint8)
+    taught = parts == 0
+    bits = htaf.ConceptBottleneck(n_concepts=64, random_state=draw).fit(x[taught], labels[taught])
+    codes = codes_of(bits.concepts(x), labels, bits.head_.weight, bits.head_.bias, parts=parts)
+    pairs = {(int(one), len(files) + n) for n, one in enumerate(copied)}
+    by = {"backbone": x, "pre-activations": bits.pre_activations(x), "bits": None}
+    rows = []
+    for name, features in by.items():
+        found, compared = doubtful(codes, features)
+        like = [one.row for one in found if one.kind == "class"]
+        copies = [(min(one.row, one.like), max(one.row, one.like)) for one in found if one.kind == "copy"]
+        rows.append(
+            {
+                "ask": "doubtful", "species": species, "by": name, "compared": compared,
+                "accuracy": float((codes.exact == truth)[~taught].mean()), "listed": len(like),
+                "wrong, recall": float(np.isin(wrong, like).mean()),
+                "wrong, precision": float((labels != truth)[like].mean()) if like else None,
+                "copies listed": len(copies), "copies, recall": len(pairs & set(copies)) / len(pairs),
+                "copies, precision": len(pairs & set(copies)) / len(copies) if copies else None,
+            }
+        )  # fmt: skip
+    return rows
+
+
 def run(args: argparse.Namespace) -> list[dict[str, Any]]:
     network, (train, test) = Network(args.weights), photographs()
     rows: list[dict[str, Any]] = []
+    for species in SPECIES if "doubtful" in args.ask else ():
+        draws = [ask_doubtful(network, species, args.first + draw) for draw in range(min(5, args.draws))]
+        for same in zip(*draws, strict=True):
+            means = {key: [one[key] for one in same if one[key] is not None] for key in same[0] if key not in TOLD}
+            mean = {key: round(float(np.mean(of)), 3) if of else None for key, of in means.items()}
+            rows.append({key: same[0][key] for key in TOLD} | {"draws": len(same), **mean, "each": list(same)})
+            print({key: value for key, value in rows[-1].items() if key != "each"}, flush=True)
     for tied in TIED if "background" in args.ask else ():
         each = [
             ask_background(network, train, test, tied, args.first + draw)
@@ -196,7 +267,7 @@ def run(args: argparse.Namespace) -> list[dict[str, Any]]:
         mean = {key: float(np.mean([one[key] for one in same])) for key in ("found", "class")}
         rows.append({"ask": "find", "draws": len(same), **same[0], **mean})
         print(rows[-1], flush=True)
-    both = [one for row in rows for one in row.get("each", ())]
+    both = [one for row in rows if row["ask"] == "background" for one in row["each"]]
     for name in ("masks", "middle") if len(both) > 2 else ():
         pairs = np.array([[one["truth"], one[f"drawn, {name}"]] for one in both])
         print(f"correlation of drawn, {name}, with truth: {np.corrcoef(pairs.T)[0, 1]:.3f}")
@@ -206,7 +277,7 @@ def run(args: argparse.Namespace) -> list[dict[str, Any]]:
 def main() -> None:
     parser = measuring.parser(__doc__)
     parser.add_argument("weights", help="of EfficientNet-Lite0: a file, or an installed package")
-    parser.add_argument("--ask", choices=("background", "find"), nargs="+", default=["background", "find"])
+    parser.add_argument("--ask", choices=("background", "find", "doubtful"), nargs="+", default=["background", "find"])
     parser.add_argument("--draws", type=measuring.at_least_one, default=DRAWS, help=f"default: {DRAWS}")
     parser.add_argument("--first", type=int, default=0, help="number of the first draw; default: 0")
     args = parser.parse_args()

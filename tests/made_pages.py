@@ -54,12 +54,12 @@ def read_script(file: Path) -> Any:
 
 
 def read_page(out: Path) -> dict[str, Any]:
-    """All files: "page", "concepts", "images" with ids and flips, and "arrays" as NumPy reads them."""
+    """All files: "page", "concepts", "images" with their ids, "doubtful", and "arrays" as NumPy reads them."""
     data = out / "data"
     found = {name: read_script(data / f"{name}.js") for name in ("page", "concepts", "arrays")}
     found["arrays"] |= read_script(data / "rows.js")
     ids = [one for file in sorted(data.glob("ids-*.js")) for one in read_script(file)]
-    found["images"] = {"ids": ids, "flips": read_script(data / "flips.js")}
+    found |= {"images": {"ids": ids}, "doubtful": read_script(data / "doubtful.js")}
     kinds = {"u1": np.uint8, "i4": np.dtype("<i4"), "f4": np.dtype("<f4")}
     found["arrays"] = {
         name: np.frombuffer(base64.b64decode(one["data"]), kinds[one["dtype"]]).reshape(one["shape"])

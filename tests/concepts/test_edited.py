@@ -68,15 +68,6 @@ def test_an_edit_is_measured_again(run: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
-def test_an_image_by_its_id_or_row(run: Run) -> None:
-    codes = codes_of(np.eye(4), [0, 1, 0, 1], np.ones((2, 4)), np.array([0.0, 1.0]), ids=["a.png", "2", "b.png", "c"])
-    assert [codes.row(image) for image in ("a.png", "2", "3")] == [0, 1, 3]
-    with pytest.raises(ConceptError, match=r"a row below 4, got 'b.pgn' \(did you mean 'b.png'\?\); ids are such as"):
-        codes.row("b.pgn")
-    with pytest.raises(ConceptError, match="got 'test/0'"):
-        codes.row("test/0")
-
-
 def test_an_edited_run_opens_and_predicts(run: Run, tmp_path: Path) -> None:
     edited_run(run, [("3", 2), (7, 10)]).save(tmp_path / "edited")
     new = open_run(tmp_path / "edited")

@@ -14,14 +14,16 @@ import pytest
 import torch
 from PIL import Image
 
+from htaf.concepts import known as known_room
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.known import FILE, keep_known, open_known
+from htaf.concepts.known import FILE, Known, keep_known, open_known
 from htaf.data.image_sets import load
 from htaf.data.images import Images
 from htaf.training.runs import Run
+from htaf.training.runs.data import rows_of
 from made_runs import made_run
 
-SHARES: dict[str, float] = {"train_images": 60, "validation_images": 30}
+SHARES: dict[str, float] = {"train_images": 75, "validation_images": 30}
 
 
 def birds(folder: Path) -> Images:
@@ -29,7 +31,7 @@ def birds(folder: Path) -> Images:
     rng = np.random.default_rng(0)
     for name, colour in (("red", (200, 40, 40)), ("white", (230, 230, 220))):
         (folder / name).mkdir(parents=True)
-        for number in range(60):
+        for number in range(75):
             pixels = rng.integers(0, 60, (16, 16, 3)) + np.array([90, 140, 190])
             pixels[10:] = rng.integers(0, 60, (6, 16, 3)) + np.array([60, 110, 40])
             top, left = rng.integers(2, 10, 2)
@@ -80,7 +82,9 @@ def test_a_blue_pixel_is_far_and_a_training_image_is_at_0(htaf: Any, run: Run, p
         "blue": "1.0", "broken": "", "learned": "0.0",
     }  # fmt: skip
     assert 0 < float(found["test"]["unlike"]) <= 0.97
-    said = "note: 1 of 4 images is farther from the training images than 99% of the 30 validation images, so the"
+    said = (
+        "note: 1 of 4 images is farther from the training images than 99% of 105 other images of the training, so the"
+    )
     assert said in err
     assert err.count("blue.png") == 1
     assert rows(htaf("predict", run.path, pictures / "blue.png", "--smooth")[1])["blue"]["unlike"] == "1.0"
@@ -110,12 +114,32 @@ def test_distances_are_those_of_the_angles(run: Run, images: Images) -> None:
         of: Any = net
         seen = of.features(preprocessor.normalise(images.test.batch(torch.arange(5)))).numpy()  # pyright: ignore
     distances, found = known.nearest(seen, 100)
-    assert distances.shape == found.shape == (5, 60)
+    assert distances.shape == found.shape == (5, 75)
     for row in range(5):
         other = known.features[found[row]]
         angle = seen[row] @ other.T / np.linalg.norm(seen[row]) / np.linalg.norm(other, axis=1)
         np.testing.assert_allclose(distances[row], 1 - angle, atol=1e-3)
-    assert known.unlike(known.distances[[0, 15, 29]]).tolist() == [0, 0.5, 29 / 30]
+    near = known.features @ known.features.T - 2 * np.eye(75)
+    own = np.sort(np.r_[1 - near.max(1), _held(run, images, known)])
+    np.testing.assert_allclose(known.distances, own, atol=1e-3, err_msg="of 30 validation images and of 75 others")
+    assert known.unlike(np.array([-1.0, 9.0], np.float32)).tolist() == [0, 1]
+
+
+def _held(run: Run, images: Images, known: Known) -> np.ndarray:
+    net: Any = run.model()
+    rows = rows_of(run, images)["validation"][1]
+    with torch.no_grad():
+        seen = net.features(run.preprocessor().normalise(images.train.batch(rows))).numpy()  # pyright: ignore
+    return known.nearest(seen)[0][:, 0]
+
+
+def test_with_few_images_nothing_is_said_to_mean_nothing(
+    htaf: Any, run: Run, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_room, "ENOUGH", 200)
+    err = htaf("predict", run.path, pictures / "blue.png")[2]
+    assert "105 other images of the training, which are too few to tell anything: it takes 200" in " ".join(err.split())
+    assert "mean nothing" not in err
 
 
 def test_a_run_without_its_file_says_how_to_have_it(htaf: Any, run: Run, pictures: Path, tmp_path: Path) -> None:

@@ -71,9 +71,9 @@ def test_a_run_becomes_a_page(htaf, folder: Path, codes: Path, tmp_path: Path) -
     assert head["title"] == "digits"
     about = dict(head["about"])
     assert (about["Run"], about["Data"], about["Seed"]) == ("run", "digits", "0")
-    assert about["Method"] == "htaf (alpha0 2, alpha1 11)"
+    assert about["Method"] == "htaf"
     assert about["Images as the network sees them"] == "8 x 8 pixels"
-    assert about["Network"] == "wide_resnet (depth 10, width 1)"
+    assert about["Network"] == "wide_resnet"
     assert not any("/" in value for value in about.values())
     assert head["sprites"]["files"] == ["data/sprite-0000.webp", "data/sprite-0001.webp"]
     sheet = np.asarray(Image.open(tmp_path / "page" / head["sprites"]["files"][0]).convert("L"))

@@ -36,7 +36,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture(scope="module")
 def codes(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("maps") / "codes"
-    extract(run, digits(), out, parts=["train", "test"], keep=["margins"])
+    extract(run, digits(), out, parts=["train", "test"])
     return out
 
 
@@ -44,12 +44,12 @@ def built(run: Run, codes: Path, out: Path, maps: int = IMAGES) -> dict[str, Any
     return build_run_page(run, codes, out, shown=Shown(images=IMAGES, detailed=maps))
 
 
-def seen(codes: Path) -> tuple[Codes, np.ndarray, np.ndarray]:
-    """The images of the page, their margins, and which of them were drawn at random."""
-    rows, drawn = chosen_rows(open_codes(codes), "test", IMAGES)
+def seen(codes: Path) -> tuple[Codes, np.ndarray]:
+    """The images of the page, and their margins."""
+    rows = chosen_rows(open_codes(codes), "test", IMAGES)
     margins = open_folder(codes).margins()
     assert margins is not None
-    return open_codes(codes).take(rows), margins[rows], drawn
+    return open_codes(codes).take(rows), margins[rows]
 
 
 def arrays_of(out: Path, row: int) -> dict[str, np.ndarray]:
@@ -65,7 +65,7 @@ def test_maps_are_those_of_the_network_quantised(run: Run, codes: Path, tmp_path
     """And the images of a concept stand from the strongest to the barely on."""
     made = built(run, codes, tmp_path / "p")
     found, maps = read_page(tmp_path / "p"), Maps(run, digits())
-    said, (shown, _, _) = found["page"]["maps"], seen(codes)
+    said, (shown, _) = found["page"]["maps"], seen(codes)
     assert (made["maps"], said["rows"], said["grid"], said["size"]) == (IMAGES, list(range(IMAGES)), [2, 2], [8, 8])
     assert said["colours"] == {"for": list(where.FOR), "against": list(where.AGAINST)}
     assert len(list((tmp_path / "p" / "data").glob("maps-*.js"))) == IMAGES
@@ -90,8 +90,8 @@ def test_without_margins_there_is_no_order(run: Run, codes: Path, tmp_path: Path
 
 
 def test_of_few_images_the_strongest_come_first_then_mistakes(run: Run, codes: Path, tmp_path: Path) -> None:
-    shown, margins, drawn = seen(codes)
-    best = strongest_images(shown, margins, drawn)
+    shown, margins = seen(codes)
+    best = strongest_images(shown, margins)
     built(run, codes, tmp_path / "p", maps=30)
     rows = read_page(tmp_path / "p")["page"]["maps"]["rows"]
     assert set(best[0, :9, 0][best[0, :9, 0] >= 0].tolist()) <= set(rows)

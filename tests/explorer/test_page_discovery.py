@@ -146,7 +146,8 @@ def test_a_concept_says_first_what_it_does_to_decisions(site: Site, visit: Open,
 
 def test_a_mistake_leads_to_what_separates_the_classes(site: Site, visit: Open) -> None:
     page, found = visit(site).go("#/confusion"), read_page(site.folder)
-    label, guess, images = found["page"]["confusions"][0]
+    mistakes = [row for row in found["arrays"]["confusion"].tolist() if row[0] != row[1]]
+    label, guess, images = max(mistakes, key=lambda row: row[2])
     said = page.inner_text(".heat-said")
     assert f"{site.codes.classes[label]} taken for {site.codes.classes[guess]}: {images} image" in said
     page.focus(".heat-frame")
@@ -253,7 +254,7 @@ def test_parts_come_when_they_are_needed(
     page = tab.go("#/classes")
     asked = {address.rpartition("/")[2].partition("#")[0] for address in tab.asked}
     assert {"page.js", "concepts.js", "arrays.js"} <= asked
-    assert not any(name.startswith(("bits", "ids", "rows", "flips")) for name in asked)
+    assert not any(name.startswith(("bits", "ids", "rows", "doubtful")) for name in asked)
     row = 130
     page = tab.go(f"#/image/{many.shown.ids[row]}")
     seen = page.evaluate("row => htafExplorer.logits(row)", row)
@@ -289,3 +290,33 @@ def test_a_decision_says_what_the_named_concepts_leave_open(site: Site, visit: O
             assert f"({codes.concepts - len(named)} concepts) adds " in page.inner_text(".others")
             assert f"{abs(rest):.1f}" in page.inner_text(".others")
     assert told > 0
+
+
+def test_a_map_of_images_shows_one_and_leads_to_it(site: Site, visit: Open) -> None:
+    page = visit(site).go("#/images?view=map")
+    places = read_page(site.folder)["arrays"]["places"]
+    box = page.locator(".image-map canvas").bounding_box()
+    at = {
+        "x": 12 + float(places[7, 0]) * (box["width"] - 24),
+        "y": 12 + float(places[7, 1]) * (box["height"] - 24),
+    }
+    page.hover(".image-map canvas", position=at)
+    assert page.get_attribute(".map-tip", "href") == f"#/image/{site.shown.ids[7]}"
+    page.select_option("section[aria-label=Map] select", "3")
+    until(page, "() => document.querySelector('.legend').textContent.includes('have it')")
+    page.click(".image-map canvas", position=at)
+    until(page, "title => document.title.startsWith(title)", f"Image {site.shown.ids[7]}")
+
+
+def test_doubtful_labels_lead_to_their_images(site: Site, visit: Open) -> None:
+    page, found = visit(site).go("#/doubtful"), read_page(site.folder)["doubtful"]
+    assert found["pairs"]
+    assert page.locator(".doubts li").count() == len(found["pairs"])
+    assert "No two images that are all but equal" in page.inner_text("main")
+    said = page.locator(".doubts li .thumb").all_inner_texts()
+    for one, text in zip([one[side] for one in found["pairs"] for side in ("image", "like")], said, strict=True):
+        assert f"label {one['label']}" in text
+        assert f"predicted {one['prediction']}" in text
+    row = next(one["image"]["row"] for one in found["pairs"] if one["image"]["row"] >= 0)
+    page.click(f".doubts a[href='#/image/{site.shown.ids[row]}']")
+    until(page, "title => document.title.startsWith(title)", f"Image {site.shown.ids[row]}")

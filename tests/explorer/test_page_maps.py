@@ -42,7 +42,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def mapped(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """A page of digits, 120 of which have maps."""
     place = tmp_path_factory.mktemp("mapped")
-    extract(run, digits(), place / "codes", parts=["train", "test"], keep=["margins"])
+    extract(run, digits(), place / "codes", parts=["train", "test"])
     build_run_page(run, place / "codes", place / "page", shown=Shown(detailed=120))
     return Site(place / "page", open_codes(place / "codes"))
 
@@ -85,7 +85,7 @@ def test_the_maps_drawn_are_those_of_the_command(run: Run, mapped: Site, visit: 
 
 
 def test_without_margins_the_order_is_that_of_random_images(run: Run, visit: Open, tmp_path: Path) -> None:
-    extract(run, digits(), tmp_path / "codes", parts=["train", "test"], keep=["bits"])
+    extract(run, digits(), tmp_path / "codes", parts=["train", "test"])
     build_run_page(run, tmp_path / "codes", tmp_path / "page", shown=Shown(detailed=400))
     site, found = Site(tmp_path / "page", open_codes(tmp_path / "codes")), read_page(tmp_path / "page")
     there = found["page"]["maps"]["rows"]

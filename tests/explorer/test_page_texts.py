@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from htaf.concepts.codes import ConceptError
 from htaf.concepts.explorer.build import build_page
 from htaf.concepts.explorer.shown import Heading, Items
 from made_pages import HOSTILE, made_codes, read_page, read_script
@@ -43,12 +42,6 @@ def test_texts_are_in_the_data_in_the_order_of_their_rows(texts: Site) -> None:
     said = [*page["page"]["notes"], *(score["help"] for score in page["page"]["scores"])]
     assert any("training texts" in one for one in said)
     assert not [one for one in said if "image" in one]
-
-
-def test_a_row_without_its_text_is_refused(tmp_path: Path) -> None:
-    codes = made_codes()
-    with pytest.raises(ConceptError, match="expected a text for each id that is shown, got none for"):
-        build_page(codes, tmp_path / "page", items=Items("text", {codes.ids[2]: "one"}))
 
 
 def test_long_texts_come_in_files_of_a_megabyte(tmp_path: Path) -> None:

@@ -121,15 +121,15 @@ def test_a_server_that_hangs_is_not_waited_for() -> None:
     start = time.monotonic()
     found, usage, _ = ask(Answer(manner="hang"), timeout=0.3)
     assert time.monotonic() - start < 10
-    assert "gave no answer in 0.3 s" in str(found)
+    assert "gave no answer" in str(found)
     assert usage["calls"] == 2
 
 
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (Answer(status=401), "refused the key, or wants one (HTTP 401): give it in OPENAI_API_KEY"),
-        (Answer(status=404, body=b'{"error": {"message": "no model m"}}'), "no such model or address (HTTP 404)"),
+        (Answer(status=401), "answered HTTP 401: the key, in OPENAI_API_KEY, is wrong"),
+        (Answer(status=404, body=b'{"error": {"message": "no model m"}}'), "answered HTTP 404: no such model"),
         (Answer(status=307, headers={"Location": "http://elsewhere/v1"}), "answered HTTP 307"),
         (Answer(status=402, body=b'{"message": "pay"}'), "answered HTTP 402: pay"),
         (Answer(status=418, body=b"<html>long</html>"), "answered HTTP 418"),
@@ -210,7 +210,7 @@ def test_a_server_that_goes_down_half_way(tmp_path: Path) -> None:
     with scripted(GOOD) as server, model_of(server, tmp_path) as model:
         model.ask(ASKED, Name)
         server.stop()
-        with pytest.raises(ModelError, match="cannot be reached, or broke off"):
+        with pytest.raises(ModelError, match="cannot be reached"):
             model.ask(other(1), Name)
         assert model.ask(ASKED, Name).name == "wings"
         model.close()

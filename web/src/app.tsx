@@ -15,6 +15,7 @@ import { Classes } from "./views/classes.tsx";
 import { Concept } from "./views/concept.tsx";
 import { Concepts } from "./views/concepts.tsx";
 import { Confusion } from "./views/confusion.tsx";
+import { Doubtful } from "./views/doubtful.tsx";
 import { ImageView } from "./views/image.tsx";
 import { Images } from "./views/images.tsx";
 import { Off } from "./views/off.tsx";
@@ -28,7 +29,7 @@ const ROOMS: [string, string, string[]][] = [
   ["#/concepts", "Concepts", ["concepts", "concept", "off"]],
   ["#/classes", "Classes", ["classes", "class"]],
   ["#/images", "Images", ["images", "image"]],
-  ["#/confusion", "Mistakes", ["confusion", "pair"]],
+  ["#/confusion", "Mistakes", ["confusion", "pair", "doubtful"]],
 ];
 
 function numberIn(text: string | null | undefined, below: number): number | null {
@@ -43,6 +44,7 @@ function viewOf(explorer: Explorer, { view, id, query }: Route): [JSX.Element, s
   if (view === "classes") return [<Classes explorer={explorer} />, "Classes"];
   if (view === "images") return [<Images explorer={explorer} />, item("Images")];
   if (view === "confusion") return [<Confusion explorer={explorer} />, "Confusion matrix"];
+  if (view === "doubtful") return [<Doubtful explorer={explorer} />, "Doubtful labels"];
   if (view === "off") return [<Off explorer={explorer} />, item("Concepts off in all images")];
   if (view === "pair") return [<Pair explorer={explorer} />, "What separates two classes"];
   if (view === "glossary") return [<Glossary />, "Glossary"];
@@ -67,11 +69,12 @@ function viewOf(explorer: Explorer, { view, id, query }: Route): [JSX.Element, s
 function needsOf(explorer: Explorer, { view, id, query }: Route): Need[] {
   const texts: Need[] = explorer.page.items.texts ? ["texts"] : []; // they are searched
   if (view === "concept" || view === "off") return ["rows", "ids", "bits"];
-  if (view === "images") return query.has || query.lacks ? ["rows", "ids", "bits", ...texts] : ["rows", "ids", ...texts];
+  if (view === "images") return query.has || query.lacks || query.colour ? ["rows", "ids", "bits", ...texts] : ["rows", "ids", ...texts];
+  if (view === "doubtful") return ["rows", "ids", "doubtful"];
   if (view === "class" || view === "pair") return ["rows", "ids"];
   if (view !== "image") return [];
   const row = id ? explorer.rowOf.get(id) : numberIn(query.row, explorer.page.images);
-  return row === undefined || row === null ? ["rows", "ids", "flips"] : ["rows", "ids", "flips", `bits@${row}`];
+  return row === undefined || row === null ? ["rows", "ids"] : ["rows", "ids", `bits@${row}`];
 }
 
 function Nothing(): JSX.Element {

@@ -2,7 +2,7 @@ import { bytesFor } from "./bits.ts";
 import { DataError, decode, decodeRows } from "./codec.ts";
 import type { Head } from "./head.ts";
 import type { ImageMaps } from "./maps.ts";
-import type { ArrayData, ConceptData, ImagesData, PageData } from "./types.ts";
+import type { ArrayData, ConceptData, DoubtfulData, PageData } from "./types.ts";
 import { setItem } from "./words.ts";
 
 export const FORMAT = 3;
@@ -32,8 +32,8 @@ export interface Explorer {
   held: Float32Array; // the same of the part's images
   ids: string[];
   texts: string[]; // where the images of this page are texts or links
-  drawn: Uint8Array; // 1: drawn at random; 0: shown because it is misclassified
-  counterfactuals: ImagesData["flips"];
+  places: Float32Array; // [images, 2], on the map of all images, in 0 to 1
+  doubtful: DoubtfulData | null; // loaded by `needs.ts`
   conceptOrder: Int32Array; // concepts with similar shares stand together
   classOrder: Int32Array;
   related: Rows<Int32Array>; // [3 * concepts, n]: similar, opposite, together; -1: none
@@ -43,6 +43,7 @@ export interface Explorer {
   strongest: Rows<Int32Array> | null; // [3 * concepts, n]: most strongly on, barely on, barely off
   strengths: Rows<Int32Array> | null; // [concepts, bins], images by margin: the first half of the bins is below the threshold
   confusion: Int32Array; // [pairs, 3]: class, predicted class, images of the part
+  mistakes: [number, number, number][]; // those of different classes, the most frequent first
   rowOf: Map<string, number>;
   originals: ReadonlySet<number>; // rows of images that are there at full size
   mapped: ReadonlySet<number>; // rows of images that have maps
@@ -54,8 +55,8 @@ export function open(found: Record<string, unknown>): Explorer {
   if (page.format !== FORMAT) {
     throw new DataError(`expected data of format ${FORMAT}, got ${page.format}: written by another version of htaf`);
   }
-  for (const key of ["about", "classes", "scores", "per_class", "notes", "confusions"] as const) list(page[key], `${key} in data/page.js`);
-  for (const key of ["groups", "parts", "histogram", "chunks", "items"] as const) object(page[key], `${key} in data/page.js`);
+  for (const key of ["about", "classes", "scores", "per_class", "notes"] as const) list(page[key], `${key} in data/page.js`);
+  for (const key of ["groups", "parts", "chunks", "items"] as const) object(page[key], `${key} in data/page.js`);
   setItem(page.items.kind);
   const concepts = list(found.concepts, "data/concepts.js", page.concepts) as ConceptData[];
   const arrays = object(found.arrays, "data/arrays.js") as Record<string, ArrayData>;
@@ -63,6 +64,7 @@ export function open(found: Record<string, unknown>): Explorer {
   list(page.per_class, "per_class in data/page.js", classes);
   const size = page.concepts;
   const related = decodeRows(arrays, "related", "i4", 3 * size);
+  const confusion = decodeRows(arrays, "confusion", "i4", null).data;
   const weight = decode(arrays, "weight", "f4", [classes, size]);
   return {
     page,
@@ -79,11 +81,11 @@ export function open(found: Record<string, unknown>): Explorer {
     labels: new Int32Array(0),
     exact: new Int32Array(0),
     smooth: new Int32Array(0),
-    drawn: new Uint8Array(0),
     ids: new Array<string>(count),
     texts: new Array<string>(count),
     rowOf: new Map<string, number>(),
-    counterfactuals: {},
+    places: new Float32Array(0),
+    doubtful: null,
     originals: new Set(page.originals?.rows ?? []),
     mapped: new Set(page.maps?.rows ?? []),
     maps: new Map<number, ImageMaps>(),
@@ -97,7 +99,10 @@ export function open(found: Record<string, unknown>): Explorer {
     samples: decodeRows(arrays, "samples", "i4", size),
     strongest: "strongest" in arrays ? decodeRows(arrays, "strongest", "i4", 3 * size) : null,
     strengths: "strengths" in arrays ? decodeRows(arrays, "strengths", "i4", size) : null,
-    confusion: decodeRows(arrays, "confusion", "i4", null).data,
+    confusion,
+    mistakes: Array.from({ length: confusion.length / 3 }, (_, n): [number, number, number] => [confusion[3 * n]!, confusion[3 * n + 1]!, confusion[3 * n + 2]!])
+      .filter(([label, guess]) => label !== guess)
+      .sort((a, b) => b[2] - a[2]),
   };
 }
 

@@ -42,7 +42,7 @@ export const useEdits = (): Edits => useStore(edits);
 
 export const kept = new Store(true); // false: this browser keeps nothing
 
-const place = (explorer: Explorer): string => `htaf-names:${explorer.page.key}`;
+const place = (explorer: Explorer): string => `htaf-names:${explorer.page.codes}`;
 
 export function restore(explorer: Explorer): void {
   const read = (text: string | null): void => edits.set(parseEdits(text, explorer));

@@ -5,10 +5,10 @@ import type { Explorer } from "./explorer.ts";
 import { request } from "./loading.ts";
 import { opened } from "./maps.ts";
 import { Store, useStore } from "./store.ts";
-import type { ArrayData, ImagesData } from "./types.ts";
+import type { ArrayData, DoubtfulData } from "./types.ts";
 
-/** rows: labels and predictions. ids, flips. bits, texts: of all images, or with @ROW of those around one. maps@ROW: of one image. */
-export type Need = "rows" | "ids" | "flips" | "bits" | "texts" | `bits@${number}` | `texts@${number}` | `maps@${number}`;
+/** rows: labels and predictions. ids. doubtful: labels that may be wrong. bits, texts: of all images, or with @ROW of those around one. maps@ROW: of one image. */
+export type Need = "rows" | "ids" | "doubtful" | "bits" | "texts" | `bits@${number}` | `texts@${number}` | `maps@${number}`;
 
 const arrived = new Store(0);
 const failed = new Store<string | null>(null);
@@ -21,7 +21,7 @@ const numbered = (name: string, chunk: number): string => `${name}-${String(chun
 function filesOf({ page }: Explorer, need: Need): string[] {
   const chunks = (size: number): number => Math.ceil(page.images / size);
   if (need === "ids" || need === "bits" || need === "texts") return Array.from({ length: chunks(page.chunks[need]) }, (_, chunk) => numbered(need, chunk));
-  if (need === "rows" || need === "flips") return [need];
+  if (need === "rows" || need === "doubtful") return [need];
   if (need.startsWith("maps@")) return [`maps-${need.slice(5).padStart(6, "0")}`];
   const [name, row] = need.split("@") as ["bits" | "texts", string];
   return [numbered(name, Math.floor(Number(row) / page.chunks[name]))];
@@ -49,14 +49,14 @@ export function need(explorer: Explorer, needs: Need[]): Promise<void> {
 function put(explorer: Explorer, file: string, value: unknown): void {
   if (typeof value !== "object" || value === null) throw new DataError(`expected an object in data/${file}.js`);
   const images = explorer.page.images;
-  if (file === "flips") explorer.counterfactuals = value as ImagesData["flips"];
+  if (file === "doubtful") explorer.doubtful = value as DoubtfulData;
   else if (file.startsWith("maps-")) explorer.maps.set(Number(file.slice(5)), opened(explorer, value as Record<string, ArrayData>));
   else if (file === "rows") {
     const arrays = value as Record<string, ArrayData>;
     explorer.labels = decode(arrays, "labels", "i4", [images]);
     explorer.exact = decode(arrays, "exact", "i4", [images]);
     explorer.smooth = decode(arrays, "smooth", "i4", [images]);
-    explorer.drawn = decode(arrays, "random", "u1", [images]);
+    explorer.places = decode(arrays, "places", "f4", [images, 2]);
   } else {
     const name = file.slice(0, -5) as "bits" | "ids" | "texts";
     const size = explorer.page.chunks[name];

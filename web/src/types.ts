@@ -8,17 +8,11 @@ export interface Score {
   help: string;
 }
 
-export interface Series {
-  name: string;
-  counts: number[];
-}
-
 export interface ClassNumbers {
   images: number; // of the part
   trained: number; // training images
   accuracy: number | null;
   smooth: number | null;
-  histogram: number[] | null;
 }
 
 export interface Sprites {
@@ -31,7 +25,6 @@ export interface Sprites {
 
 export interface PageData {
   format: number;
-  key: string;
   version: string;
   title: string;
   part: string;
@@ -44,11 +37,9 @@ export interface PageData {
   groups: { low: number; high: number };
   few: number; // images of a class, below which a share says little
   scores: Score[];
-  histogram: { series: Series[] };
   per_class: ClassNumbers[];
   notes: string[];
   codes: string; // a short name of the network, that a file of names carries
-  confusions: [number, number, number][]; // true class, predicted class, images
   example: number | null; // the row of an image whose decision a few concepts explain
   sprites: Sprites | null;
   chunks: { bits: number; ids: number; texts: number }; // images in one file of bits, of ids, of texts
@@ -98,16 +89,19 @@ export interface ConceptData {
   seal: string | null; // of the texts that were checked
 }
 
-export interface CounterfactualData {
-  target: number;
-  concepts: number[] | null;
-  proven: boolean;
-  lower: number;
-  feasible: boolean | null;
+export interface DoubtedImage {
+  id: string;
+  label: string;
+  prediction: string;
+  part: string;
+  row: number; // on this page; -1: it is not here
 }
 
-export interface ImagesData {
-  flips: Record<string, CounterfactualData>;
+/** Images whose labels are doubtful, of all parts, each beside the one that speaks against it. */
+export interface DoubtfulData {
+  pairs: { kind: "copy" | "class"; image: DoubtedImage; like: DoubtedImage }[];
+  compared: number; // images
+  sprites: Sprites | null; // two for each pair
 }
 
 export interface ArrayData {

@@ -15,8 +15,8 @@ from scipy.stats import binom
 
 from htaf._ground.console import markdown_text
 from htaf.concepts.codes import CHUNK, Codes, ConceptError, PartName, codes_of
-from htaf.concepts.counts import class_counts, class_sizes, labelled, labelled_rows, shares, training_means
-from htaf.concepts.heads import Head, balanced_rows, measured, sparse_heads
+from htaf.concepts.counts import class_counts, class_sizes, labelled, labelled_rows, shares
+from htaf.concepts.heads import Head, balanced_rows, correct, sparse_heads
 from htaf.concepts.reasons import SHOWN, reasons_of
 from htaf.concepts.store import Features
 from htaf.data.attributes import Attributes
@@ -142,14 +142,14 @@ def undone(codes: Codes, head: Head, most: int = SHOWN) -> float | None:
 
 def figures(codes: Codes, attributes: Attributes | None) -> dict[str, float | None]:
     """All figures of some bits, but for stability."""
-    scored, means = labelled(codes, "test"), training_means(codes)
+    scored = labelled(codes, "test")
     found = of_classes(scored)
     targets = [target for target in TARGETS if target is None or target < codes.concepts]
     for each in sparse_heads(codes, targets, cap=CAP):
         if each.target is None:
             found["undone"] = undone(scored, each.head)
         end = "" if each.target is None else f"_{each.target}"
-        found[f"accuracy{end}"] = measured(scored, each.head, means)[1]["accuracy"]
+        found[f"accuracy{end}"] = float(correct(scored, each.head).mean())
     if attributes is not None:
         values = attributes.of(codes.classes).values
         found["attributes"] = attribute_auroc(class_counts(scored), class_sizes(scored), values)

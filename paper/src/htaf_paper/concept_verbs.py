@@ -20,7 +20,16 @@ from htaf._ground.console import (
     tell,
 )
 from htaf._ground.files import LOCK, check_output_folder, check_place
-from htaf.cli.concepts import CodesDir, Out, ScoredPart, image_run, offering_parts, own_images, show_accuracies
+from htaf.cli.concepts import (
+    CodesDir,
+    Out,
+    ScoredPart,
+    accuracies_of,
+    image_run,
+    offering_parts,
+    own_images,
+    show_accuracies,
+)
 from htaf.cli.flags import DataDir, Json, MethodOfRun, RunDir
 
 if TYPE_CHECKING:
@@ -173,7 +182,7 @@ def labelfree(
         steps=steps, seed=seed, notes=notes, device=device, progress=True,
     )  # fmt: skip
     info = codes.info
-    rows = open_folder(out).accuracies()
+    rows = accuracies_of(open_folder(out))
     if json:
         kept = {name: info[name] for name in ("texts", "similarity", "highest", "dropped", "image_text", "notes")}
         return print_json({"out": str(out), "images": len(codes), "concepts": codes.concepts, "parts": rows} | kept)

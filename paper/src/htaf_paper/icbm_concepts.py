@@ -40,7 +40,7 @@ class Concepts:
     def compute(self, settings: Mapping[str, Any], place: Place) -> dict[str, Any]:
         run = kept_run(place, settings["run"])
         attributes = load(settings["attributes"], data_dir=place.data_dir)
-        folder = extract(run, images_of(run, place), scratch(place) / "codes", keep=["margins"])
+        folder = extract(run, images_of(run, place), scratch(place) / "codes")
         codes, margins = folder.codes(), folder.margins()
         assert margins is not None
         found = explained(codes, margins, attributes.of(codes.classes), settings["class"])

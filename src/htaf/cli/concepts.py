@@ -76,10 +76,7 @@ def extract(
     data: Place = None,
     files: Annotated[tuple[str, ...], arg(metavar="FILE ...", help_behavior_hint=NONE)] = (),
     parts: Annotated[tuple[PartName, ...], arg(help_behavior_hint="(default: train validation test)")] = (),
-    keep: Annotated[
-        tuple[Literal["bits", "margins", "features", "backbone"], ...],
-        arg(help_behavior_hint="(default: margins up to 256 MB)"),
-    ] = (),
+    keep: Annotated[tuple[Literal["features", "backbone"], ...], arg(help_behavior_hint=NONE)] = (),
     part_images: Annotated[int | None, arg(metavar="N")] = None,
     engine: Literal["local", "ray"] = "local",
     batch: int = 250,
@@ -94,8 +91,8 @@ def extract(
         data: Other labelled images of the same classes; none: the run's own.
         files: Images that are no set: files, folders of them, Parquet files.
         parts: Parts of the run's own images; other: training images that its recipe left out.
-        keep: Beside the bits: features: pre-activations, 4 bytes for each concept and image; margins: the same in 2
-            bytes, to order images by; bits: neither. backbone: no bits, but what the backbone gives.
+        keep: features: beside the bits pre-activations, 4 bytes for each concept and image. backbone: no bits, but what
+            the backbone gives.
         part_images: Images of a part, a multiple of 1,000; none: up to 10,000. A stopped command loses the part under
             way.
         engine: ray: on the nodes of the Ray cluster at RAY_ADDRESS, else on one of this machine alone.
@@ -136,7 +133,7 @@ def extract(
 
 def show_accuracies(found: CodesFolder, out: Path, json: bool) -> None:
     """Show accuracy of each part of codes or features."""
-    rows = found.accuracies()
+    rows = accuracies_of(found)
     result = {"out": str(out), "images": len(found), "concepts": found.concepts, "parts": rows}
     if json:
         return print_json(result | {"notes": found.info.get("notes", [])})
@@ -144,6 +141,21 @@ def show_accuracies(found: CodesFolder, out: Path, json: bool) -> None:
     title = f"{result['images']:,} images, {result['concepts']} {of}: accuracy"
     show(title, ("part", "images", "smooth", "exact"), [tuple(row.values()) for row in rows])
     return say(f"folder: {out}")
+
+
+def accuracies_of(found: CodesFolder) -> list[dict[str, Any]]:
+    """Return accuracies of each part that has images, of both networks; features have no exact one."""
+    from htaf.concepts.codes import PARTS
+    from htaf.concepts.scores import accuracy_of
+
+    read = found.read("part", "label", "smooth", *[name for name in found.columns if name == "exact"])
+    rows = []
+    for number, part in enumerate(PARTS):
+        here = {name: values[read["part"] == number] for name, values in read.items()}
+        if len(here["label"]):
+            of = accuracy_of(here["label"], here["smooth"], here.get("exact"))
+            rows.append({"part": part, "images": len(here["label"]), "smooth": of["smooth"], "exact": of["exact"]})
+    return rows
 
 
 def score(

@@ -95,15 +95,14 @@ def name_command(
     if asking.top is not None and (asking.top < 1 or asking.concept or asking.check):
         raise UsageError(f"expected --top >= 1, without --concept and --check, got {asking.top}")
     with contextlib.nullcontext() if out is None else hold(lock_beside(out), f"another process writes {out}"):
-        from htaf.concepts.heads import most_important
+        from htaf.concepts.naming.job import class_evidence, naming_job, picture_evidence
         from htaf.concepts.store import open_codes
         from htaf.data.attributes import load
 
         opened = open_codes(codes)
         if attributes is not None:
             names = _by_attributes(opened, load(attributes, data_dir=data_dir), out, threshold, seed)
-            return _show(names, most_important(opened).tolist(), json)
-        from htaf.concepts.naming.job import class_evidence, naming_job, picture_evidence
+            return _show(names, class_evidence(opened).order, json)
 
         with _client(model, base_url) as client:
             if asking.pictures is None:

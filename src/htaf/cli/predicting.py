@@ -149,7 +149,7 @@ def _beside_known(
     import numpy as np
     import torch
 
-    from htaf.concepts.known import FAR
+    from htaf.concepts.known import ENOUGH, FAR
 
     distances, rows = training.nearest(torch.cat(seen)[: len(frame)].numpy(), NEAREST)
     read = frame["error"].isna().to_numpy() if "error" in frame else np.ones(len(frame), bool)
@@ -163,11 +163,14 @@ def _beside_known(
     if explain:
         frame["nearest"] = ["; ".join(one["image"] for one in of) or None for of in near]
     if len(far := frame.loc[frame["unlike"] > FAR, "image"]):
+        count = len(training.distances)
+        few = f"which are too few to tell anything: it takes {ENOUGH}"
+        so = "so the prediction may mean nothing" if count >= ENOUGH else few
         say_notes(
             [
                 f"{len(far):,} of {counted(len(frame), 'image')} {'is' if len(far) == 1 else 'are'} farther from the "
-                f"training images than {FAR:.0%} of the {len(training.distances):,} validation images, so the "
-                f"prediction may mean nothing: {listed([*map(str, far)], 3)}"
+                f"training images than {FAR:.0%} of {count:,} other images of the training, {so}: "
+                f"{listed([*map(str, far)], 3)}"
             ]
         )
     return frame, near

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float64, Int64, UInt8
 from torch import Tensor
 
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.extract import ConceptNetwork, Device
+from htaf.concepts.extract import ConceptNetwork, Device, ids_of
 from htaf.concepts.finding import BATCH, CLASSES, RECORD, evenly
 from htaf.concepts.heads import Head, fewer_right
 from htaf.concepts.where import Pictures
@@ -167,10 +167,9 @@ def background_of_run(
         ConceptError: a run without bits, too few images. RunError: other images.
     """
     network = ConceptNetwork(run, device)
-    if network.plain:
-        raise ConceptError(f"expected a run with bits, {run.path} is a plain network (method relu)")
-    of, rows = images.test, rows_of(run, images)["test"][1][evenly(len(images.test))].tolist()
-    names = [of.names[row] if of.names else f"test/{row}" for row in rows]
+    net, head = network.deciding(run)
+    rows = rows_of(run, images)["test"][1]
+    names = ids_of(images.test, "test", rows[evenly(len(rows))])
     notes = ["the middle half of each image is taken for its object; a folder of masks says where it is"]
     objects = middle(len(names), network.preprocessor.size)
     if masks != MIDDLE:
@@ -178,14 +177,12 @@ def background_of_run(
         lost = len(names) - len(kept)
         names = [names[row] for row in kept]
         notes = [f"left out, without a mask of a part of them: {lost:,} images"] if lost else []
-    net: Any = network.smooth if network.exact is None else network.exact
 
     @torch.no_grad()
     def bits_of(pixels: Tensor) -> np.ndarray:
         some = (network.preprocessor.normalise(part.to(network.device)) for part in pixels.split(BATCH))
         return torch.cat([net.pre_activations(x).cpu() >= 0 for x in some]).numpy()
 
-    head = Head(network.weight.astype(np.float64), network.bias.astype(np.float64))
     found = background(Pictures(images).pixels(names), objects, bits_of, head)
     drawn, before = found.drawn, found.classes["as it is"]
     used = np.flatnonzero((np.ptp(head.weight, axis=0) > 0) & (found.follows > MOST))

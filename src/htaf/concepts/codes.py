@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int32, Int64, UInt8
@@ -15,8 +15,6 @@ from htaf._ground.errors import HtafError, suggestion
 PartName = Literal["train", "validation", "test", "other"]
 PARTS: tuple[PartName, ...] = get_args(PartName)
 CHUNK = 8192  # images whose bits are unpacked at once
-SEARCHED = 20_000  # ids among which a near one is looked for: a second or so
-_LETTERS = str.maketrans("0123456789", "ghijklmnop")
 
 
 class ConceptError(HtafError):
@@ -50,15 +48,49 @@ def class_number(classes: Sequence[str], label: int | str | np.integer) -> int:
     return number
 
 
-def rows_of_part(parts: UInt8[np.ndarray, " images"], part: PartName) -> Int64[np.ndarray, " rows"]:
-    """Return row numbers of a part, ascending. Raises ConceptError: there is no such part."""
-    if part not in PARTS:
-        raise ConceptError(f"part must be one of {PARTS}, got {part!r}")
-    return np.flatnonzero(parts == PARTS.index(part))
+class Listed:
+    """N images with a head that reads C numbers of each; `arrays` names the fields that have a row for each image."""
+
+    arrays: ClassVar[tuple[str, ...]]
+    parts: UInt8[np.ndarray, " images"]
+    ids: Sequence[str]
+    weight: Float32[np.ndarray, "classes concepts"]
+    bias: Float32[np.ndarray, " classes"]
+
+    def __len__(self) -> int:
+        """N."""
+        return len(getattr(self, self.arrays[0]))
+
+    def rows(self, part: PartName) -> Int64[np.ndarray, " rows"]:
+        """Return row numbers of a part, ascending. Raises ConceptError: there is no such part."""
+        if part not in PARTS:
+            raise ConceptError(f"part must be one of {PARTS}, got {part!r}")
+        return np.flatnonzero(np.asarray(self.parts) == PARTS.index(part))
+
+    def take(self, rows: np.ndarray) -> Self:
+        """Return the images of these row numbers, copied into memory."""
+        arrays = {name: np.ascontiguousarray(getattr(self, name)[rows]) for name in self.arrays}
+        return replace(self, **arrays, ids=[self.ids[row] for row in rows.tolist()])  # pyright: ignore[reportArgumentType]
+
+    def unpack(self, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """Return what the head reads: [rows, C]."""
+        raise NotImplementedError
+
+    def logits(self, rows: np.ndarray | slice = slice(None)) -> Float32[np.ndarray, "rows classes"]:
+        """float32 [rows, K] of the exact network: weight @ bits + bias."""
+        return self.unpack(rows).astype(np.float32) @ self.weight.T + self.bias
+
+    def predictions(self) -> Int32[np.ndarray, " images"]:
+        """argmax of the logits of bits and head as they are now; ties go to the lower class."""
+        found = np.empty(len(self), np.int32)
+        for start in range(0, len(self), CHUNK):
+            rows = slice(start, start + CHUNK)
+            found[rows] = self.logits(rows).argmax(1)
+        return found
 
 
 @dataclass(frozen=True, eq=False)
-class Codes:
+class Codes(Listed):
     """The bits of N images: C concepts and K classes.
 
     Attributes:
@@ -92,16 +124,8 @@ class Codes:
 
     arrays: ClassVar[tuple[str, ...]] = ("bits", "labels", "parts", "smooth", "exact", "saturated")
 
-    def __len__(self) -> int:
-        """N."""
-        return len(self.bits)
-
     def __repr__(self) -> str:
         return f"Codes({len(self):,} images, {self.concepts:,} concepts, {len(self.classes):,} classes)"
-
-    def rows(self, part: PartName) -> np.ndarray:
-        """int64 row numbers of a part, ascending."""
-        return rows_of_part(self.parts, part)
 
     def part(self, part: PartName) -> Codes:
         """Return the images of a part, copied into memory.
@@ -111,40 +135,12 @@ class Codes:
         """
         rows = self.rows(part)
         if not len(rows):
-            raise MissingPartError(part, [name for i, name in enumerate(PARTS) if (self.parts == i).any()])
+            raise MissingPartError(part, [name for name in PARTS if len(self.rows(name))])
         return self.take(rows)
-
-    def row(self, image: str) -> int:
-        """Find the row of an image: by its id, else by its row number as a text. Raises ConceptError: there is none."""
-        try:
-            return self.ids.index(image)
-        except ValueError:
-            if image.isdecimal() and int(image) < len(self):
-                return int(image)
-        near = suggestion(image, self.ids[:SEARCHED])
-        such = f"; ids are such as {self.ids[0]!r}" if len(self) else ""
-        raise ConceptError(f"expected the id of an image, or a row below {len(self):,}, got {image!r}{near}{such}")
-
-    def take(self, rows: np.ndarray) -> Codes:
-        """Return the images of these row numbers, copied into memory."""
-        arrays = {name: np.ascontiguousarray(getattr(self, name)[rows]) for name in self.arrays}
-        return replace(self, **arrays, ids=[self.ids[row] for row in rows.tolist()])
 
     def unpack(self, rows: np.ndarray | slice = slice(None)) -> UInt8[np.ndarray, "rows concepts"]:
         """0 and 1, uint8 [rows, C]."""
         return np.unpackbits(self.bits[rows], axis=1, count=self.concepts, bitorder="little")
-
-    def logits(self, rows: np.ndarray | slice = slice(None)) -> Float32[np.ndarray, "rows classes"]:
-        """float32 [rows, K] of the exact network: weight @ bits + bias."""
-        return self.unpack(rows).astype(np.float32) @ self.weight.T + self.bias
-
-    def predictions(self) -> Int32[np.ndarray, " images"]:
-        """argmax of the logits of bits and head as they are now; ties go to the lower class."""
-        found = np.empty(len(self), np.int32)
-        for start in range(0, len(self), CHUNK):
-            rows = slice(start, start + CHUNK)
-            found[rows] = self.logits(rows).argmax(1)
-        return found
 
     def has(self, concept: int, rows: np.ndarray | slice = slice(None)) -> Bool[np.ndarray, " rows"]:
         """Return whether images have a concept. Raises ConceptError: no such concept."""
@@ -154,11 +150,11 @@ class Codes:
 
 
 def codes_key(codes: Codes) -> str:
-    """Return the key by which files of names know the concepts of a network: 12 letters a to p.
+    """Return the key by which files of names know the concepts of a network: 12 hexadecimal digits.
 
     Of the classes, the number of concepts, the head's bias and the thresholds of binarised features: bits of other
     images, or made on another device, have the same key, and so has a network whose head was edited
-    (`htaf.concepts.run_heads`). Letters alone, as spreadsheets turn digits into numbers.
+    (`htaf.concepts.run_heads`).
     """
     return network_key(codes.classes, codes.weight, codes.bias, codes.info.get("settings", {}).get("thresholds"))
 
@@ -175,12 +171,7 @@ def network_key(
     digest.update(np.ascontiguousarray(bias).data)
     if not bias.any():  # an untrained bias tells networks not apart
         digest.update(np.ascontiguousarray(weight).data)
-    return letters(digest.hexdigest()[:12])
-
-
-def letters(digits: str) -> str:
-    """Write hexadecimal digits as letters: g to p for 0 to 9."""
-    return digits.translate(_LETTERS)
+    return digest.hexdigest()[:12]
 
 
 def codes_of(

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64, Int8, Int32, Int64, UInt8
+from jaxtyping import Bool, Float64, Int8, Int32, Int64
 
 from htaf._ground.errors import counted
 from htaf.concepts.codes import PARTS, Codes, ConceptError, MissingPartError, PartName
@@ -27,7 +27,6 @@ OfImages = TypeVar("OfImages", bound=Codes | Features)
 CHUNK = 65_536  # images at once, a multiple of 8: 4 MiB of 512 concepts
 AGREEMENT, CORRELATION = 0.99, 0.9
 FEW = 8  # distinct bits: fewer are divisions of the classes
-LISTED = 200  # pairs of each kind in a report
 IN_A, IN_B, MIXED, EMPTY = 1, 0, -1, -2
 LOW, HIGH = 0.2, 0.8  # bounds of the groups
 LEVEL = 0.05  # of the p-value
@@ -111,18 +110,6 @@ def shares(
     return counts / np.where(sizes > 0, sizes, np.nan)
 
 
-def training_means(codes: Codes | Features) -> Float64[np.ndarray, " concepts"]:
-    """Of the labelled training images the share that has each concept, or the mean of each feature: float64 [C].
-
-    Raises:
-        MissingPartError: there are none. ConceptError: a label that is no class.
-    """
-    train = labelled(codes, "train")
-    if isinstance(train, Features):
-        return train.values.mean(0, dtype=np.float64)
-    return class_counts(train).sum(1) / len(train)
-
-
 def _check(codes: Codes) -> None:
     expected = (len(codes.labels), (codes.concepts + 7) // 8)
     if codes.bits.shape != expected:
@@ -147,12 +134,7 @@ def _columns(codes: Codes) -> Iterator[tuple[int, torch.Tensor]]:
 
 def _members(labels: Int32[np.ndarray, " images"], classes: int) -> torch.Tensor:
     """uint8 [K, ceil(images / 8)]: bit n of row k is set where image n has label k."""
-    members: UInt8[np.ndarray, "classes bytes"] = np.zeros((classes, (len(labels) + 7) // 8), dtype=np.uint8)
-    for place in range(8):
-        ours = labels[place::8]
-        labelled = np.flatnonzero(ours >= 0)
-        members[ours[labelled], labelled] |= np.uint8(1 << place)  # each byte at most once, as n // 8 differs
-    return torch.from_numpy(members)
+    return torch.from_numpy(np.packbits(labels == np.arange(classes)[:, None], axis=1, bitorder="little"))
 
 
 def labelled_rows(codes: Codes | Features, part: PartName) -> Int64[np.ndarray, " rows"]:
@@ -170,20 +152,8 @@ def labelled(codes: OfImages, part: PartName) -> OfImages:
     """
     rows = labelled_rows(codes, part)
     if not len(rows):
-        known = np.asarray(codes.parts)[np.asarray(codes.labels) >= 0]
-        present = [name for i, name in enumerate(PARTS) if (known == i).any()]
-        raise MissingPartError(part, present, labelled=True)
+        raise MissingPartError(part, [name for name in PARTS if len(labelled_rows(codes, name))], labelled=True)
     return taken(codes, rows)
-
-
-def in_turn(rows: Int64[np.ndarray, " rows"], labels: Int32[np.ndarray, " images"]) -> Int64[np.ndarray, " rows"]:
-    """Rows with each class in turn: the first of every class, then the second of every class, ..."""
-    of = labels[rows]
-    order = np.argsort(of, kind="stable")
-    starts = np.flatnonzero(np.diff(of[order], prepend=of[order][:1] - 1))
-    turns = np.empty(len(of), dtype=np.int64)
-    turns[order] = np.arange(len(of)) - np.repeat(starts, np.diff(np.r_[starts, len(of)]))
-    return rows[np.argsort(turns, kind="stable")]
 
 
 def taken(codes: OfImages, rows: Int64[np.ndarray, " rows"]) -> OfImages:
@@ -280,7 +250,7 @@ def redundancy(pairs: Int64[np.ndarray, "concepts concepts"], images: int) -> di
         pairs: images with both bits; with one on the diagonal. images: how many in all.
 
     Returns:
-        "duplicates" and "complementary", each {"count", "pairs": [[i, j], ...], 200 at most}, and "effective".
+        "duplicates" and "complementary", each {"count"}, and "effective".
     """
     ones = np.diagonal(pairs)
     live = (ones > 0) & (ones < images)
@@ -292,15 +262,12 @@ def redundancy(pairs: Int64[np.ndarray, "concepts concepts"], images: int) -> di
         "duplicates": both & (differ <= most) & (related >= CORRELATION),
         "complementary": both & (images - differ <= most) & (related <= -CORRELATION),
     }
-    listed = {name: np.argwhere(which) for name, which in found.items()}
     effective = 0.0
     if live.any():
         values = np.clip(np.linalg.eigvalsh(related[np.ix_(live, live)]), 0, None)
         share = values[values > 0] / values.sum()
         effective = float(np.exp(-(share * np.log(share)).sum()))
-    return {name: {"count": len(some), "pairs": some[:LISTED].tolist()} for name, some in listed.items()} | {
-        "effective": effective
-    }
+    return {name: {"count": int(which.sum())} for name, which in found.items()} | {"effective": effective}
 
 
 @dataclass(frozen=True, eq=False)
@@ -343,17 +310,14 @@ class Groups:
 
     def note(self, concept: int) -> str:
         """Why there is nothing to name; empty where both groups have classes."""
-        has_a, has_b = (self.member[concept] == IN_A).any(), (self.member[concept] == IN_B).any()
-        if has_a and has_b:
+        member, used = self.member[concept], self.proportions[concept][self.member[concept] != EMPTY]
+        if (member == IN_A).any() and (member == IN_B).any():
             return ""
-        if not has_a and not has_b:
-            return "both groups are empty: every class is mixed"
-        used = self.member[concept] != EMPTY
-        shares = self.proportions[concept][used]
-        if (shares == shares[0]).all() and shares[0] in (0, 1):
-            return f"dead: always {shares[0]:.0f}"
-        bound = f"of {LOW:.0%} or less" if has_a else f"of {HIGH:.0%} or more"
-        return f"group {'B' if has_a else 'A'} is empty: no class with a share {bound}"
+        if used[0] in (0, 1) and (used == used[0]).all():
+            return f"dead: always {used[0]:.0f}"
+        a, b, mixed = (int((member == code).sum()) for code in (IN_A, IN_B, MIXED))
+        sizes = f"{a} classes with a share of {HIGH:.0%} or more, {b} of {LOW:.0%} or less, {mixed} between"
+        return f"a group is empty: {sizes}"
 
 
 def groups(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from numbers import Real
+from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 import pandas as pd
@@ -21,6 +20,7 @@ from safetensors import SafetensorError
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags, check_random_state
+from sklearn.utils._param_validation import Interval
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
@@ -31,20 +31,16 @@ from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName, codes_of
 from htaf.concepts.explorer.build import Pixels, build_page
 from htaf.concepts.explorer.shown import Heading, Items
 from htaf.concepts.finding import Found, find_concept
-from htaf.concepts.heads import Head, edited, edits_of, sparse_heads
+from htaf.concepts.heads import Head, edited, sparse_heads
 from htaf.concepts.reasons import SHOWN, reasons_of
 from htaf.models.icbm import ICBM
 from htaf.training.families.icbm import ICBMNetwork, frozen
-
-if TYPE_CHECKING:
-    from htaf.training.module import EpochBatches
 
 MANY = 256  # features: of fewer, which repeat each other less, fewer are dropped
 ROUNDING = 1e-6  # deviation of a column, as a share of its mean
 ROWS = 8192  # whose bits are computed at once
 RECORD, TENSORS, FORMAT = "bottleneck.json", "bottleneck.safetensors", 1
 ARGUMENTS = ("n_concepts", "rate", "neighbours", "concepts_per_class", "epochs")
-LINK = re.compile(r"https?://\S+", re.IGNORECASE)
 FIT = "fit"  # ids of the rows of `fit`: fit/0, fit/1, ...
 
 
@@ -119,22 +115,16 @@ def learn(
         module = Training(net, recipe, "classification", steps)
         made = module.configure_optimizers()
         optimizer, schedule = made["optimizer"], made["lr_scheduler"]["scheduler"]
-        for step, rows in enumerate(_rows(batches, recipe.optimization.epochs)):
-            module.sharpen(step / steps)
-            optimizer.zero_grad()
-            module.objective(z[rows], labels[rows]).backward()
-            optimizer.step()
-            schedule.step()
+        for epoch in range(recipe.optimization.epochs):
+            batches.set_epoch(epoch)
+            for step, (rows, _, _) in enumerate(batches, epoch * len(batches)):
+                module.sharpen(step / steps)
+                optimizer.zero_grad()
+                module.objective(z[rows], labels[rows]).backward()
+                optimizer.step()
+                schedule.step()
     assert isinstance(net.norm, nn.BatchNorm1d)
     return _folded(net.projection, net.norm, z, means, scales)
-
-
-def _rows(batches: EpochBatches, epochs: int) -> Iterator[torch.Tensor]:
-    """Row numbers of all batches."""
-    for epoch in range(epochs):
-        batches.set_epoch(epoch)
-        for rows, _, _ in batches:
-            yield rows
 
 
 @torch.no_grad()
@@ -176,6 +166,15 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
         ValueError: by `fit`, for arguments out of range, missing values, one class, or shapes that do not fit.
     """
 
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "n_concepts": [Interval(Integral, 1, None, closed="left")],
+        "concepts_per_class": [Interval(Integral, 1, None, closed="left"), None],
+        "epochs": [Interval(Integral, 1, None, closed="left"), None],
+        "rate": [Interval(Real, 0, 1, closed="left"), None],
+        "neighbours": [Interval(Real, 0, None, closed="left")],
+        "random_state": ["random_state"],
+    }
+
     def __init__(
         self,
         *,
@@ -198,14 +197,13 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
         tags.target_tags.required = True
         return tags
 
-    def fit(self, X: Any, y: Any, validation: float | tuple[Any, Any] = 0.1) -> ConceptBottleneck:
+    def fit(self, X: Any, y: Any, validation: float = 0.1) -> ConceptBottleneck:
         """Learn bits from features X [N, F] and labels y [N] of any kind that sorts, then a head on the exact bits.
 
         Args:
-            validation: share of the rows of each class, or other rows (X, y), that are not trained on and choose the
-                strength of the head.
+            validation: share of the rows of each class that are not trained on and choose the strength of the head.
         """
-        self._check()
+        self._validate_params()
         checked: Any = validate_data(self, X, y, dtype=(np.float64, np.float32), ensure_min_samples=2)
         x, y = checked
         _expect_labels(y)
@@ -218,12 +216,7 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
         labels = labels.astype(np.int64)
         random = check_random_state(self.random_state)
         seed = int(self.random_state) if isinstance(self.random_state, int | np.integer) else random.randint(2**31 - 1)
-        if isinstance(validation, tuple):
-            held = self._held_out(validation)
-            parts = np.repeat(np.array([0, 1], np.uint8), [len(x), len(held[0])])
-            x, labels = np.concatenate([x, held[0]]), np.concatenate([labels, held[1]])
-        else:
-            parts = _parts(labels, validation, np.random.default_rng(seed))
+        parts = _parts(labels, validation, np.random.default_rng(seed))
         train = parts == 0
         self.bits_ = learn(
             x[train], labels[train], concepts=int(self.n_concepts), neighbours=float(self.neighbours),
@@ -236,29 +229,6 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
         self.head_ = Head(*(values.astype(np.float32).astype(np.float64) for values in (found.weight, found.bias)))
         self.fitted_ = self._codes(codes.unpack(), labels, parts, ids, self.head_)
         return self
-
-    def _check(self) -> None:
-        """Raises ValueError for an argument out of range."""
-        for name in ("n_concepts", "concepts_per_class", "epochs"):
-            value = getattr(self, name)
-            whole = isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 1
-            if not whole and (value is not None or name == "n_concepts"):
-                raise ValueError(f"{name} must be a whole number >= 1, got {value!r}")
-        if self.rate is not None and (not isinstance(self.rate, Real) or not 0 <= self.rate < 1):
-            raise ValueError(f"rate must lie in [0, 1), got {self.rate!r}")
-        if not isinstance(self.neighbours, Real) or not 0 <= self.neighbours < np.inf:
-            raise ValueError(f"neighbours must be >= 0 and finite, got {self.neighbours!r}")
-
-    def _held_out(self, pair: tuple[Any, Any]) -> tuple[np.ndarray, Int64[np.ndarray, " rows"]]:
-        if len(pair) != 2:
-            raise ValueError(f"validation: expected a share or a pair (X, y), got {len(pair)} of them")
-        x, labels = self._features(pair[0]), self._numbers(pair[1])
-        if len(x) != len(labels):
-            raise ValueError(f"validation: expected a label for each of {len(x):,} rows, got {len(labels):,}")
-        if (labels < 0).any():
-            unknown = np.asarray(pair[1])[labels < 0][0]
-            raise ValueError(f"validation: expected labels of y, {self.classes_.tolist()[:10]}, got {unknown}")
-        return x, labels
 
     def _features(self, X: Any) -> Shaped[np.ndarray, "rows features"]:
         x: Any = validate_data(self, X, dtype=(np.float64, np.float32), reset=False)
@@ -324,7 +294,6 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
             ConceptError: a label or a concept that is not there.
         """
         check_is_fitted(self)
-        off = edits_of(off)
         numbers = self._numbers([label for label, _ in off]).tolist()
         if -1 in numbers:
             unknown = off[numbers.index(-1)][0]
@@ -401,7 +370,7 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
             what = Items("row")
         else:
             texts = [str(item) for item in items]
-            what = Items("link" if all(map(LINK.fullmatch, texts)) else "text", dict(zip(names, texts, strict=True)))
+            what = Items("text", dict(zip(names, texts, strict=True)))
         made = build_page(
             codes,
             Path(out),
@@ -517,7 +486,7 @@ def _expect_labels(y: np.ndarray) -> None:
 def _parts(labels: Int64[np.ndarray, " rows"], share: float, random: np.random.Generator) -> UInt8[np.ndarray, " rows"]:
     """0 for training rows, 1 for validation rows: this share of each class, one row less than all at most."""
     if not 0 < share < 1:
-        raise ValueError(f"validation must be a share in (0, 1), or a pair (X, y), got {share!r}")
+        raise ValueError(f"validation must be a share in (0, 1), got {share!r}")
     parts = np.zeros(len(labels), np.uint8)
     for label in range(int(labels.max()) + 1):
         rows = random.permutation(np.flatnonzero(labels == label))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -23,7 +22,8 @@ from torch import Tensor, nn
 
 from htaf._ground.console import progress as progress_of
 from htaf._ground.errors import HtafError, expect_memory
-from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
+from htaf.concepts.codes import PARTS, ConceptError, PartName
+from htaf.concepts.heads import Head as LinearHead
 from htaf.concepts.store import (
     CHUNK,
     PART_IMAGES,
@@ -50,12 +50,19 @@ from htaf.transform import convert
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Layer = Literal["concepts", "backbone"]
 LARGEST, SMALLEST = np.float16(65504), np.float16(2**-24)
-Keep = Literal["bits", "margins", "features", "backbone"]
+Keep = Literal["features", "backbone"]
 OWN: tuple[PartName, ...] = ("train", "validation", "test")
 NAMED = 100  # unreadable files that concepts.json names
 MARGINS = 2**28  # bytes of margins that are kept without being asked for
 DECODED = 2**28  # bytes of pixels of a part, where its size is not given
 OTHER = PARTS.index("other")
+
+
+def kept_store(run: Run, part: Part, rows: Tensor) -> FeatureStore | None:
+    """Return what has the features of these rows by the frozen backbone of a run; None where not all are kept."""
+    net: Any = run.model(exact=False)
+    known: Any = run.preprocessor()
+    return FeatureStore.kept(key_of(net, run.record["model"], known, part, part.fingerprint()), rows)
 
 
 class ConceptNetwork:
@@ -93,14 +100,20 @@ class ConceptNetwork:
                 self.exact = hard.eval()  # its weights differ or its backbone has steps: a pass of its own
         self.head: Any = (self.smooth if self.exact is None else self.exact).head  # which reads the bits
 
+    def deciding(self, run: Run) -> tuple[Any, LinearHead]:
+        """The network that decides the bits, and its head. Raises ConceptError: a plain network."""
+        if self.plain:
+            raise ConceptError(f"expected a run with bits, {run.path} is a plain network (method relu)")
+        head = LinearHead(self.weight.astype(np.float64), self.bias.astype(np.float64))
+        return self.smooth if self.exact is None else self.exact, head
+
     def kept(self, run: Run, segments: Sequence[tuple[Part, Tensor]]) -> tuple[FeatureStore, ...]:
         """What the frozen backbone of a run gives of parts of a set; empty where not all of it is at hand."""
         if self.exact is not None or not run.record["model"].get("freeze"):
             return ()
         found: list[FeatureStore] = []
         for part, rows in segments:
-            key = key_of(self.smooth, run.record["model"], self.preprocessor, part, part.fingerprint())
-            store = FeatureStore.kept(key, rows)
+            store = kept_store(run, part, rows)
             if store is None:
                 return ()
             found.append(store)
@@ -249,18 +262,14 @@ class Outcome:
     """What became of a block.
 
     images: that the part holds; 0: none can be read, and there is no part. problems: images left out, and why.
-    where: the machine. error: why there is no part, and kind: the name of that error's class.
     """
 
     number: int
     images: int = 0
     problems: tuple[str, ...] = ()
-    where: str = ""
-    error: str = ""
-    kind: str = ""
 
 
-Engine = Callable[[Job, Sequence[Block]], Iterator[Outcome]]  # `write` of each block, as they come
+Engine = Callable[[Job, Sequence[Block]], Iterator[Outcome]]  # `write` of each block, as they come; errors are raised
 
 
 def in_this_process(job: Job, blocks: Sequence[Block]) -> Iterator[Outcome]:
@@ -303,10 +312,9 @@ def extract(
             some. Of these, images that cannot be read are left out; the record counts them as "unreadable" and
             names the first hundred.
         out: a new folder, the same one to resume, or a finished one, which is only opened.
-        keep: "features": the pre-activations too, 4 C bytes an image. "margins": the same in 2 C bytes, to order images
-            by; without it where they take at most 256 MB in all, and in a folder that is there already as it is.
-            "bits": neither. "backbone": in place of bits what the backbone gives, [N, F]; it has no head, whose weights
-            are 0 here.
+        keep: "features": the pre-activations too, 4 C bytes an image. The same in 2 C bytes, to order images by, are
+            kept where they take at most 256 MB in all. "backbone": in place of bits what the backbone gives, [N, F]; it
+            has no head, whose weights are 0 here.
         parts: of the run's own images, default train, validation and test; "other" are those training images that the
             recipe left out. Images that are not the run's own are all "other".
         part_images: of each part but the last, a multiple of 1,000, so that batches hold the same images whatever the
@@ -357,69 +365,39 @@ def extract(
         job = Job(run, folder.path, folder.record, layer, kept, batch, device)
         there = folder.there()
         waiting = [block for block in cut if block.number not in there]
-        bare = folder.record.get("bare", [])  # blocks of which no image could be read
-        if folder.record["status"] != "finished" or any(block.number not in bare for block in waiting):
+        if folder.record["status"] != "finished" or waiting:
             found = _run(engine, job, waiting, sum(map(len, cut)), progress)
             _finish(folder, known, None if isinstance(images, Images) else cut, found, notes)
     return open_folder(out)
 
 
-def read(job: Job, block: Block) -> Decoded | Outcome:
-    """The images of a block, decoded; or why not."""
-    known = _preprocessor(job.run)
-    try:
-        return read_block(block.images, known.channels, known.size, known.classes, OTHER, threads=job.threads)
-    except (HtafError, OSError) as error:
-        return _failed(block, error)
+def read(job: Job, block: Block) -> Decoded:
+    """The images of a block, decoded. Raises DataError, OSError: an image of a set cannot be read."""
+    known: Any = job.run.preprocessor()
+    return read_block(block.images, known.channels, known.size, known.classes, OTHER, threads=job.threads)
 
 
-def write(job: Job, network: Callable[[], ConceptNetwork], block: Block, decoded: Decoded | Outcome) -> Outcome:
-    """Compute the bits of a block and write them as a part, whole or not at all; or say why not.
+def write(job: Job, network: Callable[[], ConceptNetwork], block: Block, decoded: Decoded) -> Outcome:
+    """Compute the bits of a block and write them as a part, whole or not at all.
 
     network: what makes it, which is called only where there are images.
+
+    Raises:
+        ConceptError: the network gives NaN, or the part cannot be written.
     """
-    if isinstance(decoded, Outcome):
-        return decoded
     if not decoded.ids:
-        return Outcome(block.number, problems=decoded.problems, where=machine())
-    place = part_file(job.out, block.number)
+        return Outcome(block.number, problems=decoded.problems)
     said: dict[str, Any] = {"notes": list(decoded.notes[:NAMED]), "unknown": decoded.unknown}
     said |= {"unreadable": len(decoded.problems), "unreadable_files": list(decoded.problems[:NAMED])}
     images: dict[str, Any] = {"id": decoded.ids, "label": decoded.labels, "part": decoded.parts}
+    values = network()(decoded.ids, decoded.pixels, job.batch, job.kept)
     try:
-        values = network()(decoded.ids, decoded.pixels, job.batch, job.kept)
         write_part(job.out, job.record, block.number, {**images, **values}, **said)
-    except (HtafError, OSError) as error:
-        return _failed(block, error, place)
-    return Outcome(block.number, len(decoded.ids), decoded.problems[:NAMED], machine())
-
-
-def machine() -> str:
-    """This machine's name."""
-    return socket.gethostname()
-
-
-def _failed(block: Block, error: HtafError | OSError, place: Path | None = None) -> Outcome:
-    words = str(error)
-    if isinstance(error, OSError):
-        name = place or error.filename or "a file"
-        words = f"{name}: {error.strerror or error}"
-        if place is not None:
-            words = f"{place} cannot be written: {error.strerror or error}, {_free(place)} free"
-    return Outcome(block.number, where=machine(), error=words, kind=type(error).__name__)
-
-
-def _free(place: Path) -> str:
-    try:
-        return f"{shutil.disk_usage(place.parent).free:,} bytes"
-    except OSError:
-        return "an unknown number of bytes"
-
-
-def _preprocessor(run: Run) -> ImagePreprocessor:
-    found = run.preprocessor()
-    assert isinstance(found, ImagePreprocessor)  # `ConceptNetwork` takes no other run
-    return found
+    except OSError as error:
+        place = part_file(job.out, block.number)
+        free = f"{shutil.disk_usage(job.out).free:,} bytes free"
+        raise ConceptError(f"{place} cannot be written: {error.strerror or error}, {free}") from None
+    return Outcome(block.number, len(decoded.ids), decoded.problems[:NAMED])
 
 
 def _part_size(asked: int | None, known: ImagePreprocessor) -> int:
@@ -439,20 +417,13 @@ def _kept(keep: Sequence[Keep], network: ConceptNetwork, values: int, out: Path)
     """Whether features and margins are kept, of so many values."""
     if unknown := sorted(set(keep) - set(get_args(Keep))):
         raise ConceptError(f"expected to keep {', '.join(get_args(Keep))}, got {unknown[0]!r}")
-    asked = set(keep)
-    if network.layer == "backbone":
-        if len(asked) > 1:
-            raise ConceptError(f"expected to keep the backbone's features alone, got {', '.join(keep)}")
+    if network.layer == "backbone" and len(set(keep)) > 1:
+        raise ConceptError(f"expected to keep the backbone's features alone, got {', '.join(keep)}")
+    if network.layer == "backbone" or network.plain:
         return True, False
-    if network.plain:
-        if "margins" in asked:
-            raise ConceptError("margins are of bits, a plain network (method relu) has none: leave them out")
-        return True, False
-    if "bits" in asked and len(asked) > 1:
-        raise ConceptError(f"expected to keep bits alone, got {', '.join(keep)}")
     there = read_record(out)
     small = 2 * values <= MARGINS if there is None else "margins" in there["columns"]
-    return "features" in asked, "margins" in asked or ("bits" not in asked and small)
+    return "features" in keep, small
 
 
 def _of_set(
@@ -482,7 +453,7 @@ def _of_set(
     found: list[Image] = []
     for (name, side, rows), (part, _), features in zip(of_part, segments, kept, strict=True):
         number = PARTS.index(name)
-        each = zip(_ids(part, side, rows), rows.tolist(), part.labels[rows].tolist(), strict=True)
+        each = zip(ids_of(part, side, rows), rows.tolist(), part.labels[rows].tolist(), strict=True)
         if in_files and isinstance(part, FilePart):
             found += [
                 Image(one, part.folder / part.names[row], label, number, size=0, zeros=True) for one, row, label in each
@@ -505,7 +476,7 @@ def _chosen(parts: Sequence[PartName] | None, own: bool, name: str, run: Run) ->
     return tuple(part for part in PARTS if part in (OWN if parts is None else parts))
 
 
-def _ids(part: Part, side: str, rows: Tensor) -> list[str]:
+def ids_of(part: Part, side: str, rows: Tensor) -> list[str]:
     """Paths within the set's folder; of images that are no files the side and row number."""
     return [f"{side}/{row}" if part.names is None else part.names[row] for row in rows.tolist()]
 
@@ -525,13 +496,14 @@ def _run(engine: Engine, job: Job, waiting: Sequence[Block], total: int, progres
     sizes = {block.number: len(block) for block in waiting}
     found: list[Outcome] = []
     with progress_of("images", total, shown=progress, done=total - sum(sizes.values())) as advance:
-        for outcome in engine(job, waiting):
-            if outcome.error:
-                kind = DataError if outcome.kind == "DataError" else ConceptError
-                where = f"on {outcome.where}: " if outcome.where != machine() else ""
-                raise kind(f"{where}{outcome.error}; finished parts are kept, the same command continues them")
-            found.append(outcome)
-            advance(sizes[outcome.number])
+        try:
+            for outcome in engine(job, waiting):
+                found.append(outcome)
+                advance(sizes[outcome.number])
+        except (HtafError, OSError) as error:
+            kind = DataError if isinstance(error, DataError) else ConceptError
+            said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
+            raise kind(f"{said}; finished parts are kept, the same command continues them") from None
     if len(found) != len(waiting):
         raise ConceptError(f"expected {len(waiting):,} parts, got {len(found):,}: give the same command again")
     return found
@@ -564,14 +536,4 @@ def _finish(
         notes=list(dict.fromkeys(notes))[:NAMED],
         unreadable=count,
         unreadable_files=bad[:NAMED],
-        bare=sorted(outcome.number for outcome in bare),
     )
-
-
-def expect_same_weights(run: Run, codes: Codes, folder: Path) -> None:
-    """Raises ConceptError where codes of a run are of weights, such as a head, that it no longer has."""
-    if codes.info["settings"].get("model_sha256", run.record["model_sha256"]) != run.record["model_sha256"]:
-        raise ConceptError(
-            f"expected codes of {run.path}, {folder} holds codes of other weights of it: extract them again, into "
-            "another folder"
-        )

@@ -236,9 +236,9 @@ def find_concept(
     )
 
 
-def evenly(rows: int) -> Int64[np.ndarray, " rows"]:
-    """All rows of a side; of more than `MOST` some evenly spread."""
-    return np.linspace(0, rows - 1, min(rows, MOST)).round().astype(np.int64)
+def evenly(rows: int, most: int = MOST) -> Int64[np.ndarray, " rows"]:
+    """All rows; of more than `most` some evenly spread."""
+    return np.linspace(0, rows - 1, min(rows, most)).round().astype(np.int64)
 
 
 def _divisions(
@@ -317,7 +317,9 @@ def _direction(
         raise ConceptError(f"the features of all {len(x)} rows are the same: nothing can be told by them")
     scale = np.where(live, scale, np.inf)
     standard = (x - centre) / scale
-    scores, weights = _ridge(standard, np.where(sides, 1.0, -1.0).T, paired)
+    together = np.arange(len(x)).reshape(2, -1).T if paired else None
+    strength = STRENGTH * (standard**2).sum() / len(x)
+    scores, weights = ridge(standard, np.where(sides, 1.0, -1.0).T, strength, together)
     areas = _roc_areas(scores, sides)
     distance = (weights * (_apart(sides) @ standard)).sum(1) / (weights**2).sum(1).clip(1e-300)
     moves = weights * distance[:, None] * np.where(live, scale, 0.0)
@@ -339,23 +341,34 @@ def _direction(
     )
 
 
-def _ridge(
-    x: np.ndarray, y: Float64[np.ndarray, "rows divisions"], paired: bool
-) -> tuple[Float64[np.ndarray, "rows divisions"], Float64[np.ndarray, "divisions features"]]:
-    """Ridge regressions of several targets: what each row is given by the fit without it, or its pair; and weights.
+def ridge(
+    x: Float64[np.ndarray, "rows features"],
+    y: Float64[np.ndarray, "rows targets"],
+    strength: float,
+    together: Int64[np.ndarray, "groups some"] | None = None,
+) -> tuple[Float64[np.ndarray, "rows targets"], Float64[np.ndarray, "targets features"]]:
+    """Ridge regressions of several targets: what each row is given by the fit without it, or its group; and weights.
 
     With H the matrix that takes targets to fitted values, the rows S of a fit without them are given
     y_S - (1 - H_SS)^-1 (y_S - (H y)_S), exactly.
+
+    Args:
+        x: columns of mean 0. strength: of the penalty. together: rows that are left out together; None: each alone.
     """
-    n = len(x)
-    kernel = x @ x.T
-    inverse = np.linalg.inv(kernel + STRENGTH * np.trace(kernel) / n * np.eye(n))
-    hat = kernel @ inverse + 1 / n
-    wrong, given = y - hat @ y, np.empty_like(y)
-    together = np.arange(n).reshape(2, -1).T if paired else np.arange(n)[:, None]
+    n, f = x.shape
+    if n < f:  # the smaller matrix is inverted
+        half = np.linalg.inv(x @ x.T + strength * np.eye(n)) @ x
+    else:
+        half = x @ np.linalg.inv(x.T @ x + strength * np.eye(f))
+    weights = (y - y.mean(0)).T @ half
+    wrong = y - x @ weights.T - y.mean(0)
+    if together is None:
+        return y - wrong / (1 - 1 / n - (half * x).sum(1))[:, None], weights
+    given = np.empty_like(y)
     for rows in together:
-        given[rows] = y[rows] - np.linalg.solve(np.eye(len(rows)) - hat[np.ix_(rows, rows)], wrong[rows])
-    return given, (y - y.mean(0)).T @ inverse @ x
+        left = np.eye(len(rows)) - 1 / n - half[rows] @ x[rows].T
+        given[rows] = y[rows] - np.linalg.solve(left, wrong[rows])
+    return given, weights
 
 
 def _roc_areas(scores: Float64[np.ndarray, "rows divisions"], sides: np.ndarray) -> Float64[np.ndarray, " divisions"]:
@@ -470,11 +483,6 @@ def read_sides(run: Run, with_: Sequence[Path], without: Sequence[Path]) -> Side
         if alone := len(first) + len(second) - 2 * len(same):
             notes.append(f"images whose name is not on both sides are left out, as the others are pairs: {alone:,}")
         first, second = ([rows[name] for name in same] for rows in of)
-    elif 2 * len(same) >= min(len(first), len(second)):
-        notes.append(
-            f"{len(same):,} names are on both sides, too few to take the images as pairs: that takes {FEWEST_PAIRS}, "
-            f"and {PAIRED:.0%} of a side's"
-        )
     rows = [*first, *second]
     return Sides([names[row] for row in rows], pixels[rows], own[rows], paired, notes, unread)
 
@@ -494,9 +502,7 @@ def find_in_run(run: Run, sides: Sides, out: Path | None = None, *, device: Devi
         ConceptError: a run without bits, features that are not finite or all the same.
     """
     network = ConceptNetwork(run, device)
-    if network.plain:
-        raise ConceptError(f"expected a run with bits, {run.path} is a plain network (method relu)")
-    net: Any = network.smooth if network.exact is None else network.exact
+    net, head = network.deciding(run)
     normalise = network.preprocessor.normalise
     with torch.no_grad():
         features = torch.cat(
@@ -513,7 +519,7 @@ def find_in_run(run: Run, sides: Sides, out: Path | None = None, *, device: Devi
     if sides.paired and not _are_alike(features[sides.has_concept], features[~sides.has_concept]):
         sides = replace(sides, paired=False)
         notes.append("the images of one name are no more alike than others, so they are not taken as pairs")
-    head, names = Head(network.weight.astype(np.float64), network.bias.astype(np.float64)), network.preprocessor.classes
+    names = network.preprocessor.classes
     folders = [Path(name).parent.name for name in sides.names]
     known = np.array([names.index(one) for one in folders]) if {*folders} <= {*names} else None
     found = find_concept(

@@ -1,6 +1,6 @@
 """Linear heads on concepts: dense ones, sparse ones with so many weights a class, edited ones.
 
-How many concepts a class and a decision draw on (NEC and NCC of a head).
+How many concepts a class draws on (NEC of a head).
 """
 
 from __future__ import annotations
@@ -11,18 +11,16 @@ from math import sqrt
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Float64, Int32, Int64
 
 from htaf._ground.errors import expect_seed
-from htaf.concepts.codes import CHUNK, Codes, ConceptError, class_number
-from htaf.concepts.counts import OfImages, in_turn, labelled, same_bits, taken, training_means
+from htaf.concepts.codes import Codes, ConceptError, class_number
+from htaf.concepts.counts import OfImages, labelled, same_bits, taken
 from htaf.concepts.store import Features
 from htaf.transform.hardening.linear import LinearFit, Weights, largest_of_each
 
-COVERAGE = 0.95  # of what is added to a logit, as NCC's source has it
-CELLS = 2**22  # contributions sorted at once: some 100 MB
-_LEAST = 1e-9  # of a logit's sum: what rounding adds
 CAP = 20_000  # images that a head is fitted to
 STRENGTHS = (1e-1, 3e-2, 1e-2, 1e-3)  # of the L2 penalty, the strongest first
 FOLDS = 3  # of the validation images
@@ -41,77 +39,6 @@ def effective(weight: Float[np.ndarray, "classes concepts"]) -> float:
     return float(np.count_nonzero(weight, axis=1).mean())
 
 
-def contributing(
-    weight: Float[np.ndarray, "classes concepts"],
-    inputs: Float[np.ndarray, "images concepts"],
-    *,
-    coverage: float = COVERAGE,
-) -> float:
-    """The number of contributing concepts, NCC: how many make up a share tau of what is added to a logit.
-
-        NCC = mean over images i and classes k of min {m: sum of the m largest u_j >= tau sum_j u_j},
-        u_j = |w_kj x_ij|
-
-    A logit to which nothing is added counts 0. At tau = 1, with no input at 0, it is NEC.
-
-    Args:
-        weight: [K, C].
-        inputs: [N, C], what the head reads.
-        coverage: tau, in (0, 1].
-
-    Raises:
-        ConceptError: a coverage out of range, or no images.
-
-    Source: "Learning Concept Bottleneck Models from Mechanistic Explanations" (M-CBM, 2026); `PyC
-    <https://github.com/pyc-team/pytorch_concepts>`_ has the same formula.
-    """
-    if not 0 < coverage <= 1:
-        raise ConceptError(f"coverage must be > 0 and <= 1, got {coverage}")
-    if not len(inputs):
-        raise ConceptError("expected images, got none")
-    classes, concepts = weight.shape
-    wide = weight.astype(np.float64)
-    used = [np.flatnonzero(line) for line in wide]
-    step = max(1, CELLS // max(1, concepts))
-    counted = 0
-    for start in range(0, len(inputs), step):
-        values = inputs[start : start + step].astype(np.float64)
-        for k, nodes in enumerate(used):
-            if not len(nodes):
-                continue
-            largest = np.sort(np.abs(values[:, nodes] * wide[k, nodes]), axis=1)[:, ::-1]
-            summed = largest.cumsum(1)
-            total = summed[:, -1:]
-            # a rounding of the sum must not ask for one more
-            counted += int(((summed < coverage * total - _LEAST * total).sum(1) + (total[:, 0] > 0)).sum())
-    return counted / (len(inputs) * classes)
-
-
-def sparsity(codes: Codes | Features, means: Float[np.ndarray, " concepts"], *, most: int = 500) -> dict[str, Any]:
-    """NEC and NCC of the head of some codes.
-
-    NCC is taken of the bits, or soft values, less their means, w_kj (c_ij - mean_j): so a concept that an image lacks
-    counts as well as one that it has, and the head reads the standardised concepts of the definition. A number moved
-    from the bits to the bias would change it otherwise.
-
-    Args:
-        codes: the images that are counted.
-        means: [C], such as the training part's.
-        most: images, evenly spaced, that NCC is counted on.
-
-    Returns:
-        "nec", "ncc", "coverage", "images".
-    """
-    rows = np.unique(np.linspace(0, len(codes) - 1, min(len(codes), most)).astype(np.int64)) if len(codes) else []
-    inputs = codes.unpack(np.asarray(rows, np.int64)).astype(np.float64) - means
-    return {
-        "nec": effective(codes.weight),
-        "ncc": contributing(codes.weight, inputs),
-        "coverage": COVERAGE,
-        "images": len(rows),
-    }
-
-
 def by_importance(
     weight: Float[np.ndarray, "classes concepts"], rates: Float[np.ndarray, " concepts"]
 ) -> Int64[np.ndarray, " concepts"]:
@@ -125,11 +52,6 @@ def by_importance(
     """
     key = np.sqrt(rates * (1 - rates)) * weight.astype(np.float64).std(0)
     return np.argsort(-key, kind="stable")
-
-
-def most_important(codes: Codes) -> Int64[np.ndarray, " concepts"]:
-    """`by_importance` with the rates of the labelled training images."""
-    return by_importance(codes.weight, training_means(codes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,13 +114,8 @@ def head_of(fit: LinearFit, weights: Weights) -> Head:
 
 def correct(codes: Codes | Features, head: Head) -> Bool[np.ndarray, " images"]:
     """Whether a head gets each of some labelled images right."""
-    hits = np.zeros(len(codes), dtype=bool)
-    weight, bias = head.weight.T.astype(np.float32), head.bias.astype(np.float32)
-    for start in range(0, len(codes), CHUNK):
-        rows = slice(start, start + CHUNK)
-        logits = codes.unpack(rows).astype(np.float32) @ weight + bias
-        hits[rows] = logits.argmax(1) == np.asarray(codes.labels)[rows]
-    return hits
+    tried = replace(codes, weight=head.weight.astype(np.float32), bias=head.bias.astype(np.float32))
+    return tried.predictions() == np.asarray(codes.labels)
 
 
 def balanced_rows(labels: Int32[np.ndarray, " images"], cap: int, seed: int) -> Int64[np.ndarray, " rows"]:
@@ -206,7 +123,9 @@ def balanced_rows(labels: Int32[np.ndarray, " images"], cap: int, seed: int) -> 
     if len(labels) <= cap:
         return np.arange(len(labels))
     shuffled = np.random.default_rng(seed).permutation(len(labels))
-    return np.sort(in_turn(shuffled, np.asarray(labels))[:cap])
+    of = pd.Series(np.asarray(labels)[shuffled])
+    turns = of.groupby(of).cumcount().to_numpy()  # the first of every class, then the second of every class, ...
+    return np.sort(shuffled[np.argsort(turns, kind="stable")[:cap]])
 
 
 def sparse_heads(
@@ -310,23 +229,6 @@ def fewer_right(dense: Bool[np.ndarray, " images"], other: Bool[np.ndarray, " im
     return {"cost": cost, "error": error, "interval": [less - INTERVAL * error, less + INTERVAL * error]}
 
 
-def measured(
-    codes: Codes | Features, head: Head, means: Float64[np.ndarray, " concepts"]
-) -> tuple[Bool[np.ndarray, " images"], dict[str, Any]]:
-    """Which images a head gets right, and its figures.
-
-    Args:
-        codes: labelled images. head: weight [K, C] and bias [K]. means: of the training images.
-
-    Returns:
-        whether it is right on each image, and "accuracy", "nec" and "ncc".
-    """
-    right = correct(codes, head)
-    small = replace(codes, weight=head.weight.astype(np.float32), bias=head.bias.astype(np.float32))
-    found = sparsity(small, means)
-    return right, {"accuracy": float(right.mean()), "nec": found["nec"], "ncc": found["ncc"]}
-
-
 def edited(codes: Codes, off: Sequence[Edit]) -> Codes:
     """The codes with head weights w[class, concept] = 0, and the exact network's predictions after that.
 
@@ -343,18 +245,10 @@ def edited(codes: Codes, off: Sequence[Edit]) -> Codes:
     return replace(changed, exact=changed.predictions(), info={**codes.info, "off": [list(pair) for pair in pairs]})
 
 
-def edits_of(off: Any) -> list[tuple[Any, Any]]:
-    """What was given as (class, concept) pairs. Raises ConceptError where it is something else."""
-    try:
-        return [(label, concept) for label, concept in off]
-    except (TypeError, ValueError):
-        raise ConceptError(f"expected pairs of a class and a concept, such as [(3, 6)], got {off!r:.80}") from None
-
-
 def edit_pairs(off: Sequence[Edit], classes: Sequence[str], concepts: int) -> list[tuple[int, int]]:
     """Edits as distinct (class number, concept), ascending."""
     found = set()
-    for label, concept in edits_of(off):
+    for label, concept in off:
         number = class_number(classes, label)
         if not 0 <= concept < concepts:
             raise ConceptError(f"expected a concept in 0 to {concepts - 1}, got {concept}")

@@ -1,7 +1,7 @@
 """How far images are from those that a network learned from: the angle between what its backbone gives of them.
 
 A run keeps for this, in known.safetensors, what the backbone gives of its training images, their names, and how far
-validation images are from the nearest of them.
+usual images are from the nearest of them.
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ from torch import Tensor, nn
 from htaf._ground.console import progress as progress_of
 from htaf._ground.files import regular, write_atomic
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.extract import choose_device
+from htaf.concepts.extract import choose_device, ids_of, kept_store
+from htaf.concepts.finding import evenly
+from htaf.concepts.where import Pictures
 from htaf.data.images import ImagePreprocessor, Images, Part
 from htaf.training.runs import Run
 from htaf.training.runs.data import rows_of
-from htaf.training.runs.features import BATCH, FeatureStore, key_of
+from htaf.training.runs.features import BATCH
 
 FILE = "known.safetensors"
 KEPT, CALIBRATING = 10_000, 1_000  # training and validation images, of more some evenly spread
 CHUNK = 1_000  # images whose distances to all kept ones are in memory
-FAR = 0.99  # share of the validation images that are nearer to a training image
+FAR = 0.99  # share of the calibrating images that are nearer to a training image
+ENOUGH = 99  # calibrating images: with fewer a usual image is the farthest of all in more than one case in a hundred
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +43,8 @@ class Known:
 
     Attributes:
         features: [N, F], each of length 1. ids: their N names.
-        distances: of validation images to the nearest of these, ascending.
+        distances: of calibrating images to the nearest of these, ascending: of validation images, and where these are
+            too few also of each of these to its nearest other one.
     """
 
     features: Float32[np.ndarray, "n f"]
@@ -56,19 +60,16 @@ class Known:
             distances, 1 - the cosine of the angle, ascending, and rows of `ids`.
         """
         k = min(k, len(self.ids))
-        distances, rows = np.empty((len(features), k), np.float32), np.empty((len(features), k), np.int64)
-        for start in range(0, len(features), CHUNK):
-            some = slice(start, start + CHUNK)
-            cosine = _of_length_1(features[some]) @ self.features.T
-            own = np.arange(len(cosine))
-            for place in range(k):  # a few: to sort them all takes 6 times the product
-                rows[some, place] = best = cosine.argmax(1)
-                distances[some, place] = (1 - cosine[own, best]).clip(0)
-                cosine[own, best] = -np.inf
+        found = [
+            torch.from_numpy(_of_length_1(features[start : start + CHUNK]) @ self.features.T).topk(k)
+            for start in range(0, len(features), CHUNK)
+        ]
+        distances = np.concatenate([np.empty((0, k), np.float32), *(1 - of.values.numpy() for of in found)]).clip(0)
+        rows = np.concatenate([np.empty((0, k), np.int64), *(of.indices.numpy() for of in found)])
         return distances, rows
 
     def unlike(self, distances: Float32[np.ndarray, " images"]) -> Float64[np.ndarray, " images"]:
-        """Of images that are so far from the nearest training image: the share of validation images that are nearer."""
+        """Of images that are so far from the nearest training image: share of calibrating images that are nearer."""
         return np.searchsorted(self.distances, distances) / len(self.distances)
 
 
@@ -97,62 +98,64 @@ def keep_known(run: Run, images: Images, *, progress: bool = False) -> None:
         RunError: other images, or a damaged run. DataError: an image is gone. OSError: it cannot be written.
     """
     rows = rows_of(run, images)
-    chosen = [_spread(rows[part][1], most) for part, most in (("train", KEPT), ("validation", CALIBRATING))]
-    if not all(map(len, chosen)) or _metadata(run) is not None:
+    sides = ((rows[part][1], most) for part, most in (("train", KEPT), ("validation", CALIBRATING)))
+    chosen = [of[evenly(len(of), most)] for of, most in sides]
+    if not all(map(len, chosen)) or open_known(run) is not None:
         return
     found = _features(run, images.train, torch.cat(chosen), progress)
     learned, held = np.split(_of_length_1(found), [len(chosen[0])])
     learned = learned.astype(np.float16)
-    names = images.train.names
-    ids = [f"train/{row}" if names is None else names[row] for row in chosen[0].tolist()]
-    distances = Known(learned.astype(np.float32), ids, np.empty(0, np.float32)).nearest(held)[0][:, 0]
+    ids = ids_of(images.train, "train", chosen[0])
+    own = learned.astype(np.float32)
+    known = Known(own, ids, np.empty(0, np.float32))
+    distances = known.nearest(held)[0][:, 0]
+    if len(held) < ENOUGH and len(own) > 1:
+        distances = np.concatenate([distances, known.nearest(own, 2)[0][:, 1]])  # beside the image itself
     kept = {"features": learned, "distances": np.sort(distances)}
     said = {"ids": json.dumps(ids), "model_sha256": run.record["model_sha256"]}
     write_atomic(run.path / FILE, safetensors.numpy.save(kept, said))
 
 
 def open_known(run: Run) -> Known | None:
-    """Open what a run keeps of its training images; None where it keeps nothing.
+    """Open what a run keeps of its training images; None where it keeps nothing, or that of another training.
 
     Raises:
         ConceptError: the file is damaged.
     """
-    said = _metadata(run)
-    if said is None:
-        return None
-    try:
-        found, ids = safetensors.numpy.load_file(run.path / FILE), json.loads(said["ids"])
-        features, distances = found["features"].astype(np.float32), found["distances"]
-        if features.ndim != 2 or len(features) != len(ids) or not len(ids) or not len(distances):
-            raise ValueError("other sizes")
-        return Known(features, [str(name) for name in ids], distances.astype(np.float32))
-    except (ValueError, KeyError, TypeError, OSError, safetensors.SafetensorError):
-        raise _damaged(run) from None
-
-
-def _damaged(run: Run) -> ConceptError:
-    return ConceptError(f"{run.path / FILE} is damaged: delete it, and give the command of the training again")
-
-
-def _metadata(run: Run) -> dict[str, str] | None:
-    """Return what the file says beside its arrays; None where there is no file, or it is of another training."""
     file = run.path / FILE
     if not file.is_file():
         return None
     try:
         with safe_open(regular(file), "numpy") as opened:
             said = opened.metadata() or {}
-    except (OSError, safetensors.SafetensorError):
-        raise _damaged(run) from None
-    return said if said.get("model_sha256") == run.record["model_sha256"] else None
+            if said.get("model_sha256") != run.record["model_sha256"]:
+                return None
+            features, distances = (opened.get_tensor(name).astype(np.float32) for name in ("features", "distances"))
+        ids = [str(name) for name in json.loads(said["ids"])]
+        if features.ndim != 2 or len(features) != len(ids) or not len(ids) or not len(distances):
+            raise ValueError("other sizes")
+    except (ValueError, KeyError, TypeError, OSError, safetensors.SafetensorError):
+        raise ConceptError(f"{file} is damaged: delete it, and give the command of the training again") from None
+    return Known(features, ids, distances)
 
 
 def _of_length_1(values: Float32[np.ndarray, "n f"]) -> Float32[np.ndarray, "n f"]:
     return values / np.linalg.norm(values, axis=1, keepdims=True).clip(1e-12)
 
 
-def _spread(rows: Tensor, most: int) -> Tensor:
-    return rows[torch.linspace(0, len(rows) - 1, min(most, len(rows))).round().long()]
+def kept_features(run: Run, pictures: Pictures, ids: Sequence[str]) -> Float32[np.ndarray, "images f"] | None:
+    """Return what a frozen backbone gave of images, by their ids; None where not all of it is kept."""
+    if not run.record["model"].get("freeze") or not isinstance(pictures.of, Images):
+        return None
+    places = [pictures.places.get(name) for name in ids]
+    where, found = list[int](), list[np.ndarray]()
+    for part in (pictures.of.train, pictures.of.test):
+        here = {n: place[1] for n, place in enumerate(places) if place is not None and place[0] is part}
+        rows = torch.tensor([*here.values()], dtype=torch.long)
+        if here and (store := kept_store(run, part, rows)) is not None:
+            where += here
+            found.append(store.batch(rows).numpy())
+    return np.concatenate(found)[np.argsort(where)] if len(where) == len(ids) and where else None
 
 
 @torch.no_grad()
@@ -161,10 +164,8 @@ def _features(run: Run, part: Part, rows: Tensor, progress: bool) -> Float32[np.
     net: Any = run.model()
     known = run.preprocessor()
     assert isinstance(known, ImagePreprocessor)
-    if run.record["model"].get("freeze"):
-        store = FeatureStore.kept(key_of(net, run.record["model"], known, part, part.fingerprint()), rows)
-        if store is not None:
-            return store.batch(rows).numpy()
+    if run.record["model"].get("freeze") and (store := kept_store(run, part, rows)) is not None:
+        return store.batch(rows).numpy()
     on = choose_device("auto")
     net = net.to(on)
     found: list[Tensor] = []

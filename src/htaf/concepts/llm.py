@@ -21,6 +21,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -117,7 +118,7 @@ def picture_part(pixels: UInt8[np.ndarray, "height width 3"]) -> Part:
     return {"type": "image_url", "image_url": {"url": START + base64.b64encode(file.getvalue()).decode("ascii")}}
 
 
-class ServerClient:
+class ServerClient(AbstractContextManager["ServerClient"]):
     """Asks a model behind an OpenAI-compatible server. Threads may share it.
 
     A request asks for JSON of the reply's schema; a server that refuses the schema is asked without. A reply that
@@ -177,9 +178,6 @@ class ServerClient:
         self._sdk = openai.OpenAI(  # it wants a key, which local servers need not
             base_url=self.base_url, api_key=key or "none", max_retries=RETRIES, timeout=timeout, http_client=http
         )
-
-    def __enter__(self) -> ServerClient:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -265,21 +263,14 @@ class ServerClient:
         return self._redact(text), ""
 
     def _told(self, error: Exception) -> str:
-        """Say an error of the SDK in words, without what its request holds."""
-        import openai
-
-        url, status, said = self.base_url, getattr(error, "status_code", 0), _words(getattr(error, "body", None))
-        if isinstance(error, openai.APITimeoutError):
-            text = f"{url} gave no answer in {self._sdk.timeout:g} s"
-        elif not status:
-            text = f"{url} cannot be reached, or broke off: {error.__cause__ or error}"
-        elif status in (401, 403):
-            text = f"{url} refused the key, or wants one (HTTP {status}): give it in OPENAI_API_KEY"
-        elif status == 404:
-            text = f"{url} has no such model or address (HTTP 404); most end in /v1{said}"
-        else:
-            text = f"{url} answered HTTP {status}{said}"
-        return short(self._redact(text))
+        """Say an error of the SDK in words, without what its request holds; pages of HTML say nothing."""
+        url, status, body = self.base_url, getattr(error, "status_code", 0), getattr(error, "body", None)
+        if not status:
+            return short(self._redact(f"{url} cannot be reached, or gave no answer: {error.__cause__ or error}"))
+        hint = {401: ": the key, in OPENAI_API_KEY, is wrong or missing", 404: ": no such model, or no /v1 at its end"}
+        said = body if isinstance(body, dict) else {}
+        words = next((f": {said[name]}" for name in ("message", "detail", "error") if said.get(name)), "")
+        return short(self._redact(f"{url} answered HTTP {status}{hint.get(status, '')}{words}"))
 
     def _count(self, **more: int) -> None:
         with self._guard:
@@ -307,15 +298,6 @@ class ServerClient:
             write_atomic(self._cache / f"{key}.json", to_json({"model": self.model, "reply": text}))
         except OSError as error:  # to continue would pay for replies that are then lost
             raise ModelError(f"{self._cache}: a reply cannot be kept: {error.strerror or error}") from None
-
-
-def _words(body: object) -> str:
-    """Return what a server says of an error; pages of HTML say nothing."""
-    if isinstance(body, dict):
-        body = next((body[name] for name in ("message", "detail", "error") if isinstance(body.get(name), str)), "")
-    if not isinstance(body, str) or not body.strip() or body.lstrip().startswith("<"):
-        return ""
-    return f": {body}"
 
 
 def checked_url(url: str) -> str:

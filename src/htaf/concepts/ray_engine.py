@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from htaf._ground.console import tell
-from htaf._ground.errors import counted, first_line
+from htaf._ground.errors import HtafError, counted
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.extract import Block, ConceptNetwork, Engine, Job, Outcome, machine, read, write
+from htaf.concepts.extract import Block, ConceptNetwork, Engine, Job, Outcome, read, write
 from htaf.data.image_sources import Held
 
-REACHED = 5.0  # seconds for an address to take a connection
 LOCAL: dict[str, Any] = {"include_dashboard": False}  # options of `ray.init` for a cluster of this machine alone
 NEEDED = ("htaf", "torch", "numpy", "pillow", "pyarrow", "ray")  # packages of which all nodes have the same version
 
@@ -45,7 +44,8 @@ def connected(address: str | None = None) -> Iterator[Engine]:
             this machine alone, which ends with the block.
 
     Raises:
-        RayError: Ray is not installed; nothing answers at the address; or this machine is no node of that cluster.
+        RayError: Ray is not installed; nothing answers at the address, which Ray says after a while; or this machine is
+            no node of that cluster.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # a warning of what will change
@@ -54,8 +54,6 @@ def connected(address: str | None = None) -> Iterator[Engine]:
         import ray
     except ImportError:
         raise RayError("expected Ray for --engine ray: pip install 'htaf[scale]' on every node") from None
-    if address is not None and address != "auto":
-        _expect_open(address)
     ours = not ray.is_initialized()
     if ours:
         try:
@@ -95,10 +93,10 @@ def on_cluster(job: Job, blocks: Sequence[Block]) -> Iterator[Outcome]:
             while waiting:
                 done, waiting = ray.wait(waiting)
                 yield ray.get(done[0])
+        except exceptions.RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, HtafError | OSError) else RayError(_reason(error))) from None
         except exceptions.RayError as error:
-            raise RayError(
-                f"Ray stopped the work: {_reason(error)}; finished parts are kept, the same command continues them"
-            ) from None
+            raise RayError(f"Ray stopped the work: {_reason(error)}") from None
         finally:
             for one in waiting:
                 ray.cancel(one)
@@ -109,6 +107,9 @@ def made(shared: tuple[Job, str, dict[str, str], Sequence[str]], block: Block) -
 
     Args:
         shared: the job, the working folder of the first process, its `versions`, and files that every node must see.
+
+    Raises:
+        RayError: the node may not. And as `htaf.concepts.extract.read` and `write`.
     """
     import torch
 
@@ -117,7 +118,7 @@ def made(shared: tuple[Job, str, dict[str, str], Sequence[str]], block: Block) -
     with suppress(OSError):  # a node without this folder: reading says what it does not see
         os.chdir(here)
     if problem := unfit(alike, versions(), seen):
-        return Outcome(block.number, where=machine(), error=problem, kind="RayError")
+        raise RayError(f"{socket.gethostname()}: {problem}")
 
     def network() -> ConceptNetwork:
         key = job.record["key"]
@@ -132,12 +133,7 @@ def made(shared: tuple[Job, str, dict[str, str], Sequence[str]], block: Block) -
 @cache
 def versions() -> dict[str, str]:
     """Give what must be the same on all nodes, so that a part does not depend on where it was made."""
-    found = {"python": platform.python_version()}
-    for package in NEEDED:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = "not installed"
+    found = {"python": platform.python_version()} | {package: metadata.version(package) for package in NEEDED}
     source, digest = Path(__file__).parents[1], sha256()
     for file in sorted(source.rglob("*.py")):
         digest.update(file.relative_to(source).as_posix().encode() + file.read_bytes())
@@ -153,20 +149,6 @@ def unfit(alike: dict[str, str], own: dict[str, str], seen: Sequence[str]) -> st
         what = f"the folder {path.parent}" if path.name.startswith(".seen-") else path
         return f"this node does not see {what}: put it where all nodes see it under the same path, as on a shared disk"
     return ""
-
-
-def _expect_open(address: str) -> None:
-    """Raise RayError unless something answers at HOST:PORT: `ray.init` would wait for minutes."""
-    host, colon, port = address.removeprefix("[").replace("]:", ":").rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536 or "//" in address:
-        raise RayError(f"expected auto or HOST:PORT of the head node, such as 10.0.0.1:6379, got {address!r}")
-    try:
-        socket.create_connection((host, int(port)), timeout=REACHED).close()
-    except OSError as error:
-        raise RayError(
-            f"{address} does not answer ({error.strerror or first_line(error)}): is Ray running there? "
-            f"ray start --head --port {port}"
-        ) from None
 
 
 def _reason(error: BaseException) -> str:

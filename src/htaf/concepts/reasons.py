@@ -130,15 +130,11 @@ def predict_with_bits(
         more["margin"] = np.where(read, reasons.margin, np.nan)
         more["shown"] = [round(reasons.shown(row), 4) if ok else np.nan for row, ok in enumerate(read)]
         more["reasons"] = ["; ".join(map(reason_text, row)) if row else None for row in listed]
-    if bits:
-        for concept in range(net.size):
-            one = known.get(concept)
-            name = f" {one['name']}{'' if one.get('verified') else ' (unverified)'}" if one else ""
-            more[f"concept_{concept}{name}"] = pd.array(np.where(read, found[:, concept], 0), dtype="Int64")
+    for concept in range(net.size) if bits else ():
+        one = known.get(concept)
+        name = f" {one['name']}{'' if one.get('verified') else ' (unverified)'}" if one else ""
+        more[f"concept_{concept}{name}"] = pd.Series(found[:, concept], dtype="Int64").where(pd.Series(read)).array
     frame = pd.concat([frame, pd.DataFrame(more, index=frame.index)], axis=1) if more else frame
-    if bits:
-        of_bits = [name for name in more if name.startswith("concept_")]
-        frame.loc[~read, of_bits] = pd.NA
     return frame, listed
 
 

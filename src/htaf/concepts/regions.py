@@ -49,11 +49,6 @@ class Map:
     constant: float
     size: tuple[int, int]
 
-    def pixels(self) -> Float[np.ndarray, "height width"]:
-        """Return the values over the pixels, float64: each place is spread evenly over its own, so that the sum
-        stays."""
-        return resized(self.values, self.size)
-
     def box(self) -> Box | None:
         """Return the responsible region: a box around the highest value and what is joined to it at half its height or
         more.

@@ -16,15 +16,15 @@ from torch import Tensor, nn
 
 from htaf._ground.files import sealed, write_atomic
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.counts import labelled, pair_counts, same_bits, training_means
-from htaf.concepts.extract import extract
-from htaf.concepts.heads import Edit, Head, correct, edit_pairs, fewer_right, measured, sparse_heads
+from htaf.concepts.counts import labelled, pair_counts, same_bits
+from htaf.concepts.extract import extract, kept_store
+from htaf.concepts.heads import Edit, Head, correct, edit_pairs, effective, fewer_right, sparse_heads
 from htaf.data.images import ImagePreprocessor, Images
 from htaf.data.parts import Data, Part
 from htaf.models.icbm import ICBM
 from htaf.training.runs import HASHED, MODEL, RECORD, SMOOTH, Run, RunError, content_hash
 from htaf.training.runs.data import rows_of
-from htaf.training.runs.features import FeatureBatches, FeatureStore, key_of
+from htaf.training.runs.features import FeatureBatches
 from htaf.training.runs.predictions import measure
 
 
@@ -104,13 +104,10 @@ def measured_again(run: Run, data: Data) -> Run:
 
 def _figures(run: Run, part: Literal["validation", "test"], data: Data) -> dict[str, Any]:
     """As `Run.evaluate` of both networks: on what the frozen backbone gave of the images, where that is kept."""
-    preprocessor = run.preprocessor()
     if run.record["model"].get("freeze") and run.has_step and not run.has_own_smooth and isinstance(data, Images):
-        assert isinstance(preprocessor, ImagePreprocessor)
         side, rows = rows_of(run, data)[part]
         of = data.train if side == "train" else data.test
-        key = key_of(run.model(exact=False), run.record["model"], preprocessor, of, of.fingerprint())
-        if (store := FeatureStore.kept(key, rows)) is not None:
+        if (store := kept_store(run, of, rows)) is not None:
             nets: list[Any] = [run.model(exact=False), run.model()]
             for net in nets:
                 net.backbone = nn.Identity()
@@ -148,7 +145,7 @@ def keep_readable(run: Run, images: Images, per_class: PerClass = "auto") -> Run
     Returns:
         The run. Its record's "heads" has "asked", "near", "images", "distinct" (bits that are a concept of their own)
         and "rows": of each head its "kind" (trained or fitted), "target" (most concepts of a class, None: all),
-        "validation", "test", "nec", "ncc", "kept", and `fewer_right` of validation images beside the best dense head.
+        "validation", "test", "nec", "kept", and `fewer_right` of validation images beside the best dense head.
 
     Raises:
         ConceptError: a run without concepts, or fewer of them than asked for. RunError: it has another such head.
@@ -170,7 +167,7 @@ def keep_readable(run: Run, images: Images, per_class: PerClass = "auto") -> Run
     if not targets:
         return run
     with TemporaryDirectory() as folder:
-        codes = extract(run, images, Path(folder) / "codes", keep=("bits",)).codes()
+        codes = extract(run, images, Path(folder) / "codes").codes()
         heads = sparse_heads(codes, (*targets, None), seed=run.record["seed"])
         training = labelled(codes, "train")
         same = same_bits(pair_counts(training), len(training))
@@ -178,12 +175,11 @@ def keep_readable(run: Run, images: Images, per_class: PerClass = "auto") -> Run
         own = Head(*same.folded(before.weight, before.bias)) if len(training) >= ENOUGH else before
         held = labelled(codes, "validation")
         right = [correct(held, own), *(head.right for head in heads)]
-        tested, means = labelled(codes, "test"), training_means(codes)
+        tested = labelled(codes, "test")
         rows: list[dict[str, Any]] = [{"kind": "trained", "target": None, "validation": float(right[0].mean())}]
         rows += [{"kind": "fitted", "target": head.target, "validation": head.validation} for head in heads]
         for row, head in zip(rows, (own, *(head.head for head in heads)), strict=True):
-            of = measured(tested, head, means)[1]
-            row |= {"nec": of["nec"], "ncc": of["ncc"], "test": of["accuracy"]}
+            row |= {"nec": effective(head.weight), "test": float(correct(tested, head).mean())}
         dense = max((row["validation"], -number) for number, row in enumerate(rows) if row["target"] is None)[1]
         dense = -dense  # of equals the trained one
         for row, hits in zip(rows, right, strict=True):
@@ -243,12 +239,12 @@ def about_heads(heads: Mapping[str, Any]) -> str:
     if kept["target"] is not None:
         less = cost(kept) if kept["cost"] > 0 else "no"
         return f"each class draws on at most {kept['target']} concepts: {less} fewer {of} right than with all"
+    choice = "--concepts-per-class takes one all the same"
     if heads["images"] < FEWEST:
         few = f"{heads['images']} validation images are too few to choose a sparser head by, it takes {FEWEST}"
-        return f"each class draws on all concepts: {few}; --concepts-per-class {TRIED[0]} takes one all the same"
+        return f"each class draws on all concepts: {few}; {choice}"
     sparse = [row for row in rows if row["target"] is not None]
     would = ", ".join(f"with at most {row['target']}, {cost(row)} fewer" for row in sparse)
     near = any(row["cost"] <= NEAR for row in sparse)
     why = ", which so few images do not tell from more than that" if near else ""
-    choice = "--concepts-per-class takes one all the same"
     return f"each class draws on all concepts: {of} {would} would be right{why}; {choice}"

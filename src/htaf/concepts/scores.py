@@ -10,7 +10,7 @@ from jaxtyping import Int64
 
 from htaf.concepts.codes import PARTS, Codes, PartName
 from htaf.concepts.counts import labelled, pair_counts, part_counts, redundancy
-from htaf.concepts.heads import sparsity
+from htaf.concepts.heads import effective
 from htaf.concepts.store import CodesFolder
 
 BINS = 20  # of the histograms of class proportions over [0, 1]
@@ -24,7 +24,7 @@ def score(codes: CodesFolder | Codes, *, scored: PartName = "test") -> dict[str,
     binarity: share of smooth outputs > 0.99 or < 0.01 on the scored part; None where there are none.
     rates, dead: share of images that have a concept; concepts that are the same in every training image.
     concept_accuracy: `concept_accuracy`. class_specificity: `specificity`.
-    sparsity: NEC and NCC of the network's own head, `htaf.concepts.heads.sparsity`.
+    nec: of the network's own head, `htaf.concepts.heads.effective`.
     images: of each class, labelled, of the scored part. redundancy: `htaf.concepts.counts`.
 
     Args:
@@ -48,14 +48,18 @@ def score(codes: CodesFolder | Codes, *, scored: PartName = "test") -> dict[str,
         "classes": list(codes.classes),
         "scored": scored,
         "images": test_size.tolist(),
-        "accuracy": {part: _accuracy(codes, codes.rows(part)) for part in PARTS if len(codes.rows(part))},
+        "accuracy": {
+            part: accuracy_of(codes.labels[rows], codes.smooth[rows], codes.exact[rows])
+            for part in PARTS
+            if len(rows := codes.rows(part))
+        },
         "binarity": None if (saturated < 0).any() else binarity,
         "rates": {"fitted": rates[0].tolist(), "scored": rates[1].tolist()},
         "dead": {name: np.flatnonzero(there).tolist() for name, there in always.items()}
         | {"count": int(dead.sum()), "share": float(dead.mean())},
         "concept_accuracy": concept_accuracy(counts, sizes),
         "class_specificity": specificity(of_test, test_size),
-        "sparsity": sparsity(test, rates[0]),
+        "nec": effective(codes.weight),
         "redundancy": redundancy(pair_counts(fit), len(fit)),
     }
 
@@ -71,7 +75,7 @@ def summary(scores: Mapping[str, Any], kind: str = "image") -> list[dict[str, An
         in [0, 1], points, as a difference of shares, a count or a number.
     """
     accuracy, concept = scores["accuracy"][scores["scored"]], scores["concept_accuracy"]
-    specific, same, sparse = scores["class_specificity"], scores["redundancy"], scores["sparsity"]
+    specific, same = scores["class_specificity"], scores["redundancy"]
     sizes = scores["images"]
     return [_row(*row) for row in (
         ("exact", "Accuracy, exact bits", accuracy["exact"], "percent",
@@ -99,9 +103,7 @@ def summary(scores: Mapping[str, Any], kind: str = "image") -> list[dict[str, An
          f"Two bits that agree on 99% of training {kind}s and correlate by 0.9."),
         ("complementary", "Complementary pairs", same["complementary"]["count"], "count",
          f"Two bits that disagree on 99% of training {kind}s and correlate by -0.9."),
-        ("nec", "Concepts of a class (NEC)", sparse["nec"], "number", "Weights other than 0, mean over classes."),
-        ("ncc", "Concepts of a decision (NCC)", sparse["ncc"], "number",
-         "How many make up 95% of what is added to a logit, mean over decisions and classes."),
+        ("nec", "Concepts of a class (NEC)", scores["nec"], "number", "Weights other than 0, mean over classes."),
     )] + [dead_row(scores["dead"]["count"], kind)]  # fmt: skip
 
 
@@ -123,22 +125,28 @@ def _row(*values: Any) -> dict[str, Any]:
     return dict(zip(("key", "label", "value", "kind", "help"), values, strict=True))
 
 
-def _accuracy(codes: Codes, rows: Int64[np.ndarray, " rows"]) -> dict[str, Any]:
-    """Of the images of a part."""
-    labels, smooth, exact = (np.asarray(values)[rows] for values in (codes.labels, codes.smooth, codes.exact))
+def accuracy_of(labels: np.ndarray, smooth: np.ndarray, exact: np.ndarray | None) -> dict[str, Any]:
+    """Accuracies on images of which the labels are known; None where there are none, or a network has not predicted.
+
+    Args:
+        labels, smooth, exact: class numbers, -1: not known.
+
+    Returns:
+        "images" with a label, "unlabelled", "smooth", "exact", "gap" (exact minus smooth), "flips".
+    """
     known = labels >= 0
-    images, (labels, smooth, exact) = int(known.sum()), (values[known] for values in (labels, smooth, exact))
+    images = int(known.sum())
     before, after = (
-        int((values == labels).sum()) / images if images and (values >= 0).all() else None for values in (smooth, exact)
+        float((of == labels)[known].mean()) if images and of is not None and (of[known] >= 0).all() else None
+        for of in (smooth, exact)
     )
-    gap = None if before is None or after is None else after - before
     return {
         "images": images,
-        "unlabelled": len(rows) - images,
+        "unlabelled": len(labels) - images,
         "smooth": before,
         "exact": after,
-        "gap": gap,
-        "flips": None if gap is None else int((smooth != exact).sum()) / images,
+        "gap": None if before is None or after is None else after - before,
+        "flips": None if before is None or after is None else float((smooth != exact)[known].mean()),
     }
 
 

@@ -29,7 +29,7 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -38,11 +38,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import safetensors.numpy
-from jaxtyping import Float16, Float32, Int32, Int64, UInt8
+from jaxtyping import Float16, Float32, Int32, UInt8
 
 from htaf._ground.files import expect_folder, parse_json, regular, sealed, written_whole
 from htaf._ground.files import read_record as _read_record
-from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName, rows_of_part
+from htaf.concepts.codes import PARTS, Codes, ConceptError, Listed
 from htaf.training.runs import LOCK, content_hash, environment, locked, shown, to_json, write_atomic
 
 FORMAT = 3
@@ -55,7 +55,7 @@ DTYPES = {"bits": np.dtype("u1"), "margins": np.dtype("<f2"), "features": np.dty
 
 
 @dataclass(frozen=True, eq=False)
-class Features:
+class Features(Listed):
     """Numbers in place of bits, of N images: pre-activations, or what a soft bottleneck's head reads.
 
     values: float32 [N, C]. The others: as of `Codes`.
@@ -73,23 +73,10 @@ class Features:
 
     arrays: ClassVar[tuple[str, ...]] = ("values", "labels", "parts", "smooth")
 
-    def __len__(self) -> int:
-        """N."""
-        return len(self.values)
-
     @property
     def concepts(self) -> int:
         """C."""
         return self.values.shape[1]
-
-    def rows(self, part: PartName) -> Int64[np.ndarray, " rows"]:
-        """Return row numbers of a part, ascending."""
-        return rows_of_part(self.parts, part)
-
-    def take(self, rows: np.ndarray) -> Features:
-        """Return the images of these row numbers, copied into memory."""
-        arrays = {name: np.ascontiguousarray(getattr(self, name)[rows]) for name in self.arrays}
-        return replace(self, **arrays, ids=[self.ids[row] for row in rows.tolist()])
 
     def unpack(self, rows: np.ndarray | slice = slice(None)) -> Float32[np.ndarray, "rows concepts"]:
         """Return what a head reads: float32 [rows, C], a copy."""
@@ -207,31 +194,14 @@ class CodesFolder:
             info=self.info,
         )
 
-    def margins(self) -> Float16[np.ndarray, "images concepts"] | None:
-        """Pre-activations to order images by, >= 0 just where the bit is 1: float16 [N, C]; None where there are none.
+    def margins(self) -> np.ndarray | None:
+        """Pre-activations to order images by, >= 0 just where the bit is 1: float [N, C]; None where there are none.
 
         Raises:
             ConceptError: as `read`.
         """
-        return self.read("margins")["margins"] if "margins" in self.columns else None
-
-    def accuracies(self) -> list[dict[str, Any]]:
-        """Of each part that has images: {"part", "images", "smooth", "exact"}, the accuracies on those with a label.
-
-        An accuracy is None where there are none, and "exact" of features, which have no exact network.
-        """
-        exact = ("exact",) if "exact" in self.columns else ()
-        found = self.read("label", "part", "smooth", *exact)
-        rows: list[dict[str, Any]] = []
-        for number, name in enumerate(PARTS):
-            here = {column: values[found["part"] == number] for column, values in found.items()}
-            known = here["label"] >= 0
-            right = {
-                of: float((here[of] == here["label"])[known].mean()) if of in here and known.any() else None
-                for of in ("smooth", "exact")
-            }
-            rows += [{"part": name, "images": len(known), **right}] if len(known) else []
-        return rows
+        kept = [name for name in ("margins", "features") if name in self.columns and "bits" in self.columns]
+        return self.read(kept[0])[kept[0]] if kept else None
 
 
 def open_folder(path: str | Path) -> CodesFolder:
@@ -249,7 +219,7 @@ def open_folder(path: str | Path) -> CodesFolder:
         raise ConceptError(f"expected a folder of codes with {RECORD}, found none at {path}")
     if record["status"] != "finished":
         raise ConceptError(f"{path} is not finished: give the command that makes it again, to finish it")
-    parts = parts_of(path, record)
+    parts = [Part(path / FOLDER / one["file"], one["images"], one["sha256"]) for one in record["parts"]]
     if gone := [part.file for part in parts if not part.file.is_file()]:
         raise damaged(gone[0], "is missing")
     return CodesFolder(path, record, tuple(parts), *_head(path, record))
@@ -291,11 +261,6 @@ def _check_parts(file: Path, record: Mapping[str, Any]) -> None:
     names = [entry["file"] for entry in record["parts"]]
     if not names or len(set(names)) != len(names) or sum(e["images"] for e in record["parts"]) != record["images"]:
         raise ConceptError(f"{file} is damaged: expected different parts of {record['images']:,} images in all")
-
-
-def parts_of(path: Path, record: Mapping[str, Any]) -> list[Part]:
-    """Return the parts of a finished record, in order; nothing of them is read."""
-    return [Part(path / FOLDER / one["file"], one["images"], one["sha256"]) for one in record["parts"]]
 
 
 def schema_of(record: Mapping[str, Any]) -> pa.Schema:
@@ -494,12 +459,9 @@ def _record(path: Path, head: Head) -> dict[str, Any]:
     record = read_record(path)
     if record is not None and record["key"] != key:
         there = record["settings"]
-        differences = [
-            f"{name}: {shown(there.get(name))} there, {shown(settings.get(name))} here"
-            for name in sorted(there.keys() | settings.keys())
-            if there.get(name) != settings.get(name)
-        ]
-        raise ConceptError(f"{path} holds other codes ({'; '.join(differences[:4])}): choose another --out")
+        differ = [name for name in sorted(there | settings) if there.get(name) != settings.get(name)]
+        said = [f"{name}: {shown(there.get(name))} there, {shown(settings.get(name))} here" for name in differ[:4]]
+        raise ConceptError(f"{path} holds other codes ({'; '.join(said)}): choose another --out")
     if record is not None and record["status"] == "finished":
         return record
     if record is None and (others := sorted(p.name for p in path.iterdir() if p.name != LOCK)):

@@ -13,7 +13,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.extract import ConceptNetwork, Device
+from htaf.concepts.extract import ConceptNetwork, Device, ids_of
 from htaf.concepts.regions import Map, Regions
 from htaf.data.image_reading import decode, look
 from htaf.data.images import FilePart, ImagePreprocessor, Images, MemoryPart
@@ -45,7 +45,7 @@ class Pictures:
         return {
             name: (part, row)
             for side, part in (("train", self.of.train), ("test", self.of.test))
-            for row, name in enumerate(part.names or (f"{side}/{row}" for row in range(len(part))))
+            for row, name in enumerate(ids_of(part, side, torch.arange(len(part))))
         }
 
     def pixels(self, ids: Sequence[str]) -> UInt8[Tensor, "n channels height width"]:
@@ -121,11 +121,10 @@ class Maps:
 
     def __init__(self, run: Run, images: Images | None, device: Device = "auto") -> None:
         network = ConceptNetwork(run, device)
-        if network.plain:
-            raise ConceptError(f"expected a run with bits, {run.path} is a plain network (method relu)")
+        net, _ = network.deciding(run)
         self.head = network.weight
         self.key = str(run.record["model_sha256"])
-        self.regions = Regions(network.smooth if network.exact is None else network.exact)
+        self.regions = Regions(net)
         self.preprocessor = network.preprocessor
         self.pictures = Pictures(network.preprocessor if images is None else images)
 

@@ -1,6 +1,5 @@
 import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
-import { Spark } from "../charts.tsx";
 import { drawsOn, entries, groupOf, isHeldOut, shareOf, trainedShareOf, weightOf, wrong, type Explorer } from "../explorer.ts";
 import { namingOf, useEdits } from "../names.ts";
 import { Choice, ClassName, classText, ConceptName, classLink, pageOf, Pages, Shares, Signed, SortHeader, Training, UsedOnly, worded } from "../parts.tsx";
@@ -11,7 +10,6 @@ import { count, item, percent, plural } from "../words.ts";
 import { pairLink } from "./pair.tsx";
 import { Term } from "../glossary.tsx";
 import { Fact } from "./concept.tsx";
-import { sparkText } from "./classes.tsx";
 
 const SIZE = 20;
 const SHOWN = 18;
@@ -39,7 +37,7 @@ export function ClassView({ explorer, k }: { explorer: Explorer; k: number }): J
           <Choice label="What separates it from" value="" options={[["", "–"], ...others]} onChange={(value) => value && (location.hash = pairLink(k, Number(value)))} />
         </div>
       )}
-      <div class="columns">
+      <div>
         <section aria-labelledby="numbers" class="card">
           <h2 id="numbers">Numbers</h2>
           <dl class="facts">
@@ -47,17 +45,6 @@ export function ClassView({ explorer, k }: { explorer: Explorer; k: number }): J
             <Fact label="Accuracy, exact bits" term="exact" value={percent(numbers.accuracy, 1)} />
             <Fact label="Accuracy, smooth" term="smooth" value={percent(numbers.smooth, 1)} />
           </dl>
-        </section>
-        <section aria-labelledby="clear" class="card">
-          <h2 id="clear">Concepts by share of {item("images")}</h2>
-          {numbers.histogram ? (
-            <>
-              <Spark counts={numbers.histogram} label={sparkText(numbers.histogram)} />
-              <p class="muted">{sparkText(numbers.histogram)}.</p>
-            </>
-          ) : (
-            <p class="empty">No {part} {item("image")} of this class.</p>
-          )}
         </section>
       </div>
       <TypicalImages explorer={explorer} k={k} />

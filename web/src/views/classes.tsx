@@ -1,6 +1,5 @@
 import type { JSX } from "preact";
 import { useMemo } from "preact/hooks";
-import { Spark } from "../charts.tsx";
 import { entries, type Explorer } from "../explorer.ts";
 import { ClassName, pageOf, Pages, SearchField, Share, SortHeader } from "../parts.tsx";
 import { Picture } from "../pictures.tsx";
@@ -54,9 +53,6 @@ export function Classes({ explorer }: { explorer: Explorer }): JSX.Element {
               <SortHeader by="images" sort={sort} down class="num">
                 {item("Images")}
               </SortHeader>
-              <th scope="col" class="wide-only">
-                Concepts by share of {item("images")}
-              </th>
             </tr>
           </thead>
           <tbody>
@@ -72,7 +68,6 @@ export function Classes({ explorer }: { explorer: Explorer }): JSX.Element {
                     <Share value={numbers.accuracy} />
                   </td>
                   <td class="num">{count(numbers.images)}</td>
-                  <td class="wide-only">{numbers.histogram && <Spark counts={numbers.histogram} label={sparkText(numbers.histogram)} />}</td>
                 </tr>
               );
             })}
@@ -83,6 +78,3 @@ export function Classes({ explorer }: { explorer: Explorer }): JSX.Element {
     </>
   );
 }
-
-export const sparkText = (counts: number[]): string =>
-  `${plural(counts[0]!, "concept")} in at most 10% of the ${item("images")}, ${count(counts[9]!)} in 90% or more, ${count(counts.slice(1, 9).reduce((a, b) => a + b, 0))} between`;

@@ -25,10 +25,9 @@ export function Concept({ explorer, concept }: { explorer: Explorer; concept: nu
   const rows = useMemo(() => {
     const on: number[] = [];
     const off: number[] = [];
-    for (const row of permutation(explorer.page.images, concept)) if (explorer.drawn[row]) (bitOf(explorer.bits, concept, row * explorer.width) ? on : off).push(row);
+    for (const row of permutation(explorer.page.images, concept)) (bitOf(explorer.bits, concept, row * explorer.width) ? on : off).push(row);
     return { on, off };
   }, [explorer, concept]);
-  const drawn = rows.on.length + rows.off.length;
   return (
     <>
       <nav class="beside" aria-label="Neighbouring concepts">
@@ -70,9 +69,7 @@ export function Concept({ explorer, concept }: { explorer: Explorer; concept: nu
       <section aria-labelledby="images">
         <h2 id="images">{item("Images")}</h2>
         <p class="muted">
-          {drawn === explorer.page.images
-            ? `Drawn at random from the ${plural(drawn, item("image"))} of this page. None were picked.`
-            : `Drawn at random from ${plural(drawn, item("image"))} that were drawn at random themselves; those that are on this page because they are misclassified are left out.`}
+          Drawn at random from the {plural(explorer.page.images, item("image"))} of this page. None were picked.
         </p>
         <div class="columns">
           <Drawn key={`on${concept}`} explorer={explorer} rows={rows.on} title="With the concept" label={naming.label_1} />

@@ -108,6 +108,9 @@ export function Confusion({ explorer }: { explorer: Explorer }): JSX.Element {
           </details>
         </section>
       )}
+      <p class="after">
+        Some may be mistakes of the labels: <a href="#/doubtful">doubtful labels</a>
+      </p>
       <MistakeList explorer={explorer} most={PAIRS} />
     </>
   );
@@ -115,7 +118,7 @@ export function Confusion({ explorer }: { explorer: Explorer }): JSX.Element {
 
 /** The most frequent mistakes: each leads to its two classes and to its images. */
 export function MistakeList({ explorer, most }: { explorer: Explorer; most: number }): JSX.Element | null {
-  const pairs = explorer.page.confusions;
+  const pairs = explorer.mistakes;
   if (!pairs.length) return null;
   return (
     <section aria-labelledby="mistakes">

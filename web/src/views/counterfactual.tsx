@@ -36,11 +36,7 @@ function said({ concepts, feasible, proven, lower }: Counterfactual): string {
 export function CounterfactualView({ explorer, view, apply }: Props): JSX.Element {
   const [target, setTarget] = useState(() => firstTarget(explorer, view));
   const [asked, setAsked] = useState(explorer.head.weight.length <= QUICK);
-  const known = explorer.counterfactuals[String(view.row)];
-  const found = useMemo((): Counterfactual | null => {
-    if (known && known.target === target) return known;
-    return asked ? counterfactual(explorer.head, view.given, target) : null;
-  }, [explorer, known, view.given, target, asked]);
+  const found = useMemo((): Counterfactual | null => (asked ? counterfactual(explorer.head, view.given, target) : null), [explorer, view.given, target, asked]);
   const classes = useMemo(
     () => explorer.page.classes.map((_, k): [string, string] => [String(k), classText(explorer, k, 50)]),
     [explorer],

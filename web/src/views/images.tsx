@@ -6,6 +6,7 @@ import { Choice, classText, conceptText, pageOf, Pages, SearchField } from "../p
 import { Grid, Thumb, Verdict } from "../pictures.tsx";
 import { setQuery, useQuery } from "../route.ts";
 import { item, plural } from "../words.ts";
+import { ImageMap } from "./map.tsx";
 
 const SIZE = 60;
 const SHOW: [string, string][] = [
@@ -15,8 +16,13 @@ const SHOW: [string, string][] = [
   ["cut", "other prediction than the smooth network's"],
 ];
 
+const AS: [string, string][] = [
+  ["", "pictures"],
+  ["map", "a map"],
+];
+
 export function Images({ explorer }: { explorer: Explorer }): JSX.Element {
-  const { q = "", class: of = "", show = "", as = "", has = "", lacks = "", page: asked = "1" } = useQuery();
+  const { q = "", class: of = "", show = "", as = "", has = "", lacks = "", view = "", page: asked = "1" } = useQuery();
   const classes = useMemo(
     (): [string, string][] => [["", "all"], ...explorer.page.classes.map((_, k): [string, string] => [String(k), classText(explorer, k, 50)])],
     [explorer],
@@ -52,20 +58,27 @@ export function Images({ explorer }: { explorer: Explorer }): JSX.Element {
         <Choice label="Show" value={show} options={SHOW} onChange={(value) => setQuery({ show: value, page: null })} />
         <Choice label="Has" value={has} options={concepts} onChange={(value) => setQuery({ has: value, page: null })} />
         <Choice label="Lacks" value={lacks} options={concepts} onChange={(value) => setQuery({ lacks: value, page: null })} />
+        <Choice label="As" value={view} options={AS} onChange={(value) => setQuery({ view: value })} />
         <SearchField label="Search" hint={explorer.page.items.texts ? "words, id" : "id"} value={q} onInput={(value) => setQuery({ q: value, page: null })} />
         <p class="found" role="status">
           {plural(found.length, item("image"))}
         </p>
       </div>
       {found.length === 0 && <p class="empty">No {item("image")} matches.</p>}
-      <Grid explorer={explorer}>
-        {found.slice((page - 1) * SIZE, page * SIZE).map((row) => (
-          <Thumb key={row} explorer={explorer} row={row}>
-            <Verdict explorer={explorer} row={row} />
-          </Thumb>
-        ))}
-      </Grid>
-      <Pages page={page} size={SIZE} total={found.length} what={item("images")} />
+      {view === "map" ? (
+        <ImageMap explorer={explorer} rows={found} />
+      ) : (
+        <>
+          <Grid explorer={explorer}>
+            {found.slice((page - 1) * SIZE, page * SIZE).map((row) => (
+              <Thumb key={row} explorer={explorer} row={row}>
+                <Verdict explorer={explorer} row={row} />
+              </Thumb>
+            ))}
+          </Grid>
+          <Pages page={page} size={SIZE} total={found.length} what={item("images")} />
+        </>
+      )}
     </>
   );
 }

@@ -44,7 +44,7 @@ function usePredictions(explorer: Explorer, off: number[]): { predicted: Int32Ar
 /** Some concepts off in all images: the new accuracy, and what changes. */
 export function Off({ explorer }: { explorer: Explorer }): JSX.Element {
   const { off: text = "" } = useQuery();
-  const { page, labels, exact, drawn } = explorer;
+  const { page, labels, exact } = explorer;
   const off = useMemo(() => numbers(text, page.concepts), [text, page.concepts]);
   const { predicted, done } = usePredictions(explorer, off);
   const set = (concepts: number[]): void => setQuery({ off: [...new Set(concepts)].join(",") });
@@ -61,7 +61,6 @@ export function Off({ explorer }: { explorer: Explorer }): JSX.Element {
       const [label, was, now] = [labels[row]!, exact[row]!, predicted[row]!];
       if (label >= 0 && was === label && now !== label) broken.push(row);
       if (label >= 0 && was !== label && now === label) mended.push(row);
-      if (!drawn[row]) continue; // the others are here because they are misclassified
       if (was !== now) changed++;
       if (label < 0) continue;
       known++;
@@ -104,7 +103,7 @@ export function Off({ explorer }: { explorer: Explorer }): JSX.Element {
         </h2>
         <p role="status" class="muted">
           {found
-            ? `Of ${plural(found.known, item("image"))} of this page${page.images > found.known ? " that were drawn at random and have a class" : ""}; ${plural(found.changed, "prediction")} changed.`
+            ? `Of ${plural(found.known, item("image"))} of this page${page.images > found.known ? " that have a class" : ""}; ${plural(found.changed, "prediction")} changed.`
             : `${count(done)} of ${count(page.images)} ${item("images")}…`}
         </p>
         {found && (

@@ -1,5 +1,4 @@
 import type { JSX } from "preact";
-import { Histogram } from "../charts.tsx";
 import { isBeyond, usedConcepts, type Explorer } from "../explorer.ts";
 import { Term } from "../glossary.tsx";
 import { namingOf, stateOf, useEdits, type State } from "../names.ts";
@@ -71,11 +70,11 @@ export function Overview({ explorer }: { explorer: Explorer }): JSX.Element {
       </header>
       {page.example !== null && explorer.head.classes > 1 && <OneDecision explorer={explorer} given={page.example} />}
       <ConceptsByClasses explorer={explorer} />
-      {page.confusions.length > 0 && (
+      {explorer.mistakes.length > 0 && (
         <>
           <MistakeList explorer={explorer} most={8} />
           <p class="after">
-            <a href="#/confusion">The whole confusion matrix</a>
+            <a href="#/confusion">The whole confusion matrix</a>, <a href="#/doubtful">labels that are doubtful</a>, <a href="#/images?view=map">a map of all {item("images")}</a>
           </p>
         </>
       )}
@@ -91,16 +90,7 @@ export function Overview({ explorer }: { explorer: Explorer }): JSX.Element {
           ))}
         </dl>
       </section>
-      <div class="columns wide-left">
-        <section aria-labelledby="shares">
-          <h2 id="shares">How concepts divide the classes</h2>
-          <p class="muted">
-            Of each concept and class: the share of the class's {item("images")} that have the concept. Near 0% and 100% the concept says something about the class.
-          </p>
-          <Histogram series={page.histogram.series} label={item("Histogram: pairs of concept and class by the share of images with the concept")} />
-        </section>
-        <Names explorer={explorer} />
-      </div>
+      <Names explorer={explorer} />
       <div class="columns wide-left">
         <section aria-labelledby="reading">
           <h2 id="reading">How to read this page</h2>

@@ -23,8 +23,8 @@ const numberIn = (text: string | undefined, below: number, other: number): numbe
 /** Two classes: the concepts that separate them, and the images that were mistaken. */
 export function Pair({ explorer }: { explorer: Explorer }): JSX.Element {
   const query = useQuery();
-  const { classes, confusions, few, part, per_class } = explorer.page;
-  const [first, second] = confusions[0] ?? [0, Math.min(1, classes.length - 1)];
+  const { classes, few, part, per_class } = explorer.page;
+  const [first, second] = explorer.mistakes[0] ?? [0, Math.min(1, classes.length - 1)];
   const [a, b] = [numberIn(query.a, classes.length, first), numberIn(query.b, classes.length, second)];
   const [shown, setShown] = useState(SIZE);
   const found = useMemo(() => separating(explorer, a, b), [explorer, a, b]);

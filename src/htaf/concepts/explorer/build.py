@@ -16,6 +16,7 @@ from PIL import Image
 from htaf._ground.console import progress as progress_of
 from htaf.concepts.codes import PARTS, Codes, ConceptError, codes_key
 from htaf.concepts.counts import HIGH, LOW
+from htaf.concepts.doubtful import doubtful
 from htaf.concepts.explorer import contents
 from htaf.concepts.explorer.contents import chosen_rows, example_row
 from htaf.concepts.explorer.folder import (
@@ -47,6 +48,7 @@ LOSSLESS = 48  # pixels of the longer side up to which images are kept as they a
 QUALITY = 80
 CONCEPTS = 128  # of an image at most
 LEVELS = 127  # of a value, each way
+DOUBTED = 100  # doubtful labels of a kind that are listed
 
 
 def build_page(
@@ -56,6 +58,7 @@ def build_page(
     pixels: Pixels | None = None,
     names: Sequence[Mapping[str, Any]] | None = None,
     margins: np.ndarray | None = None,
+    features: np.ndarray | None = None,
     original: Original | None = None,
     maps: Maps | None = None,
     items: Items = IMAGES,
@@ -76,6 +79,8 @@ def build_page(
         names: as `htaf.concepts.naming.files.read_names` gives them; None: there are none.
         margins: [images, C] float, of all images of the codes: how far above its threshold the pre-activation of a bit
             lies. The page then shows the images that have a concept most strongly, barely, and barely not.
+        features: [images, F] float, of all images of the codes, by which doubtful labels are found, such as what a
+            backbone gives; None: by the bits, which show them less well.
         original: gives the image of one id at full size, as uint8 [C, H, W], C 1 or 3; None: thumbnails alone. Errors
             as of `pixels`.
         maps: exact maps of where a network sees its concepts; None: there are none. An error of them is a note. Maps
@@ -90,12 +95,11 @@ def build_page(
 
     Returns:
         {"out", "page": path of index.html, "part", "images", "concepts", "classes", "named", "verified", "sprites",
-        "originals" and "maps": numbers of files, "bytes", "notes"}.
+        "originals" and "maps": numbers of files, "doubtful": see `doubtful_pairs`, "bytes", "notes"}.
 
     Raises:
         ConceptError: a folder with other files; no images of the part; arguments out of range; a head that is not
-            finite; a name of a concept that there is not, or two; a label that is no class; an installation without the
-            page. OSError: it cannot be written.
+            finite; a label that is no class; an installation without the page. OSError: it cannot be written.
     """
     out = Path(out)
     part, images = shown.part, shown.images
@@ -104,26 +108,19 @@ def build_page(
     for array in (codes.weight, codes.bias):
         if not np.isfinite(array).all():
             raise ConceptError(f"expected finite weights and biases of the head, got {array[~np.isfinite(array)][0]}")
-    if margins is not None and margins.shape != (len(codes), codes.concepts):
-        expected = (len(codes), codes.concepts)
-        raise ConceptError(
-            f"expected margins of {expected[0]:,} images x {expected[1]:,} concepts, got {margins.shape}"
-        )
-    by_number = None if names is None else _by_number(names, codes.concepts)
+    by_number = None if names is None else {entry["concept"]: entry for entry in names}
     page = page_files()
-    rows, drawn = chosen_rows(codes, part, images)
+    rows = chosen_rows(codes, part, images)
     seen = codes.take(rows) if len(rows) else codes.part(part)  # the latter says which parts there are
-    texts = None if items.texts is None else _texts(items.texts, seen)
+    texts = None if items.texts is None else [items.texts[one] for one in seen.ids]
     found = contents.measure(codes, part)
     kept = None if margins is None else np.asarray(margins[rows])
-    led = contents.discovery_of(codes, seen, drawn, found, kept)
+    led = contents.discovery_of(codes, seen, found, kept)
     named = [entry for entry in names or () if entry.get("name")]
-    told = [entry["concept"] for entry in named if entry.get("verified")] or [entry["concept"] for entry in named]
     dead = [dead_row(int(found.dead.sum()), items.kind)]
     scores = dead if found.scores is None else summary(found.scores, items.kind)
     head: dict[str, Any] = {
         "format": FORMAT,
-        "key": contents.content_key(codes),
         "codes": codes_key(codes),
         "chunks": contents.chunk_sizes(seen, texts),
         "version": metadata.version("htaf"),
@@ -138,34 +135,36 @@ def build_page(
         "groups": {"low": LOW, "high": HIGH},
         "few": contents.FEW,
         "scores": scores,
-        "histogram": contents.histogram(found, items.kind),
-        "example": example_row(seen, drawn, found.rates, told),
-        "confusions": contents.confusions(codes, part),
+        "example": example_row(seen, found.rates),
         "per_class": contents.class_objects(codes, found),
-        "notes": [*heading.notes, *contents.notes_of(codes, seen, drawn, found, by_number, items.kind)],
+        "notes": [*heading.notes, *contents.notes_of(codes, seen, found, by_number, items.kind)],
     }
+    pairs, compared = doubtful_pairs(codes, features, rows)
+    if pairs:
+        head["notes"].append(f"{len(pairs):,} labels are doubtful: look at them, under Mistakes")
     with claimed(out):
         (out / DATA / "page.js").unlink(missing_ok=True)  # from here on the folder holds no whole page
         head["sprites"] = _sprites(out, seen.ids, pixels, progress, head["notes"])
+        beside = [one[side]["id"] for one in pairs for side in ("image", "like")]
+        sheet = head["sprites"] and _sprites(out, beside, pixels, False, head["notes"], "sprite-d")
         worth = _worth_seeing(seen, head["example"], led)[: shown.detailed]
         head["originals"] = _originals(out, seen.ids, worth, original, progress, head["notes"])
-        head["maps"] = None
-        if maps is not None and worth:
-            head["maps"] = write_maps(out, seen, worth, _ends(led), maps, progress=progress, notes=head["notes"])
+        ends, notes = _ends(led), head["notes"]
+        head["maps"] = maps and write_maps(out, seen, worth, ends, maps, progress=progress, notes=notes)
         values: dict[str, Any] = {
             "concepts": contents.concept_objects(codes, found, by_number or {}),
-            "arrays": packed(contents.arrays_of(found, codes) | led),
-            "rows": packed(contents.rows_of(seen, drawn)),
-            "flips": {},  # which the page finds by itself
+            "arrays": packed(led),
+            "rows": packed(contents.rows_of(seen)),
+            "doubtful": {"pairs": pairs, "compared": compared, "sprites": sheet},
             **dict(contents.chunks_of(seen, texts)),
             "page": head,
         }
         files: dict[str, bytes | str] = {**page}
         files |= {f"{DATA}/{name}.js": script(name, value) for name, value in values.items()}
-        sprites = [] if head["sprites"] is None else head["sprites"]["files"]
-        rows_in_full = [] if head["originals"] is None else head["originals"]["rows"]
-        full = [f"{DATA}/{FULL}/{row:06d}.webp" for row in rows_in_full]
-        drawn_over = [] if head["maps"] is None else [map_file(row) for row in head["maps"]["rows"]]
+        sprites = [name for one in (head["sprites"], sheet) if one for name in one["files"]]
+        none = {"rows": ()}
+        full = [f"{DATA}/{FULL}/{row:06d}.webp" for row in (head["originals"] or none)["rows"]]
+        drawn_over = [map_file(row) for row in (head["maps"] or none)["rows"]]
         remove_stale(out, {*files, *sprites, *full, *drawn_over})
         for name, data in files.items():  # page.js comes last
             write_atomic(out / name, data)
@@ -181,27 +180,43 @@ def build_page(
         "sprites": len(sprites),
         "originals": len(full),
         "maps": len(drawn_over),
+        "doubtful": pairs,
         "bytes": sum((out / name).stat().st_size for name in (*files, *sprites, *full, *drawn_over)),
         "notes": head["notes"],
     }
 
 
-def _by_number(names: Sequence[Mapping[str, Any]], concepts: int) -> dict[int, Mapping[str, Any]]:
-    found: dict[int, Mapping[str, Any]] = {}
-    for entry in names:
-        number = entry["concept"]
-        if not 0 <= number < concepts or number in found:
-            why = " again" if number in found else ": of another network?"
-            raise ConceptError(f"expected one name for a concept in 0 to {concepts - 1}, got concept {number}{why}")
-        found[number] = entry
-    return found
+def doubtful_pairs(
+    codes: Codes, features: np.ndarray | None, rows: Int64[np.ndarray, " images"]
+) -> tuple[list[dict[str, Any]], int]:
+    """List images with doubtful labels beside the images that speak against these, the surest first.
 
+    Args:
+        rows: of the codes that the page shows.
 
-def _texts(texts: Mapping[str, str], shown: Codes) -> list[str]:
-    missing = next((one for one in shown.ids if one not in texts), None)
-    if missing is not None:
-        raise ConceptError(f"expected a text for each id that is shown, got none for {missing!r}")
-    return [texts[one] for one in shown.ids]
+    Returns:
+        at most 100 of each kind, as JSON values: {"kind": "copy" or "class", "seems": a class, "strength": see
+        `htaf.concepts.doubtful.Doubt`, "image" and "like": {"id", "label" and "prediction": classes, "part", "row" on
+        the page, -1: it has not this one}}; and how many images were compared.
+    """
+    found, compared = doubtful(codes, features)
+    on_page = {row: n for n, row in enumerate(rows.tolist())}
+
+    def image(row: int) -> dict[str, Any]:
+        said = {"id": codes.ids[row], "part": PARTS[codes.parts[row]], "row": on_page.get(row, -1)}
+        return said | {"label": codes.classes[codes.labels[row]], "prediction": codes.classes[codes.exact[row]]}
+
+    return [
+        {
+            "kind": one.kind,
+            "seems": codes.classes[one.seems],
+            "strength": round(one.strength, 4),
+            "image": image(one.row),
+            "like": image(one.like),
+        }
+        for kind in ("copy", "class")
+        for one in [one for one in found if one.kind == kind][:DOUBTED]
+    ], compared
 
 
 def _worth_seeing(shown: Codes, example: int | None, led: Mapping[str, np.ndarray]) -> list[int]:
@@ -225,7 +240,7 @@ def _ends(led: Mapping[str, np.ndarray]) -> dict[int, list[int]]:
 
 
 def _sprites(
-    out: Path, ids: Sequence[str], pixels: Pixels | None, progress: bool, notes: list[str]
+    out: Path, ids: Sequence[str], pixels: Pixels | None, progress: bool, notes: list[str], name: str = "sprite-"
 ) -> dict[str, Any] | None:
     """Write the sheets of thumbnails, one by one; where the images cannot be had give None, and note why."""
     if pixels is None or not len(ids):
@@ -236,9 +251,9 @@ def _sprites(
         try:
             for form, data in sheets(ids, pixels):
                 shape = {name: getattr(form, name) for name in ("width", "height", "columns", "rows")}
-                files.append(f"{DATA}/sprite-{len(files):04d}.webp")
+                files.append(f"{DATA}/{name}{len(files):04d}.webp")
                 write_atomic(out / files[-1], data)
-                advance(form.cells)
+                advance(form.columns * form.rows)
         except (ConceptError, DataError, OSError) as error:
             notes.append(f"no thumbnails: {error}")
             return None
@@ -261,7 +276,7 @@ def _originals(
                 notes.append(f"no pictures at full size: {error}")
                 return None
             if max(image.shape[1:]) > THUMBNAIL:
-                write_atomic(out / DATA / FULL / f"{row:06d}.webp", webp(image))
+                write_atomic(out / DATA / FULL / f"{row:06d}.webp", webp(_as_picture(image)))
                 written.append(row)
             advance(1)
     return {"folder": f"{DATA}/{FULL}", "rows": sorted(written)} if written else None
@@ -276,10 +291,6 @@ class Layout:
     columns: int
     rows: int
     lossless: bool
-
-    @property
-    def cells(self) -> int:
-        return self.columns * self.rows
 
 
 def layout(height: int, width: int) -> Layout:
@@ -297,12 +308,10 @@ def sheets(ids: Sequence[str], pixels: Pixels) -> Iterator[tuple[Layout, bytes]]
     Args:
         ids: of the images. pixels: gives uint8 [n, C, H, W] for some of them, C 1 or 3; asked for a sheet at a time.
     """
-    if not len(ids):
-        return
     height, width = pixels(ids[:1]).shape[2:]
     form = layout(height, width)
-    for start in range(0, len(ids), form.cells):
-        yield form, _sheet(pixels(ids[start : start + form.cells]), form)
+    for start in range(0, len(ids), cells := form.columns * form.rows):
+        yield form, _sheet(pixels(ids[start : start + cells]), form)
 
 
 def _sheet(pixels: UInt8[np.ndarray, "n channels height width"], form: Layout) -> bytes:
@@ -313,17 +322,14 @@ def _sheet(pixels: UInt8[np.ndarray, "n channels height width"], form: Layout) -
         if cell.size != (form.width, form.height):
             cell = cell.resize((form.width, form.height), Image.Resampling.LANCZOS)
         sheet.paste(cell, (number % form.columns * form.width, number // form.columns * form.height))
-    data = io.BytesIO()
-    sheet.convert("RGB").save(data, format="WEBP", lossless=form.lossless, quality=QUALITY, method=4)
-    return data.getvalue()
+    return webp(sheet, lossless=form.lossless)
 
 
-def webp(pixels: UInt8[np.ndarray, "channels height width"]) -> bytes:
-    """Encode one image as a WebP file, its longer side 2,048 pixels at most."""
-    image = _as_picture(pixels)
+def webp(image: Image.Image, *, lossless: bool = False) -> bytes:
+    """Encode an image as a WebP file, its longer side 2,048 pixels at most."""
     image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
     data = io.BytesIO()
-    image.convert("RGB").save(data, format="WEBP", quality=QUALITY, method=4)
+    image.convert("RGB").save(data, format="WEBP", lossless=lossless, quality=QUALITY, method=4)
     return data.getvalue()
 
 

@@ -56,21 +56,15 @@ def claimed(out: Path) -> Iterator[None]:
         yield
 
 
-OURS = ("sprite-*.webp", "bits-*.js", "ids-*.js", "texts-*.js", "maps-*.js", f"{FULL}/*.webp")
-
-
 def remove_stale(out: Path, kept: set[str]) -> None:
-    """Sheets and parts that this page does not have, and what a killed process left half written."""
-    for file in (file for pattern in OURS for file in out.glob(f"{DATA}/{pattern}")):
-        if file.relative_to(out).as_posix() not in kept:
+    """Remove files that this page does not have, and what a killed process left half written; the folder of data is
+    the page's own."""
+    for file in [*(out / DATA).rglob("*"), *out.glob(".*.*")]:  # `write_atomic` writes .NAME.RANDOM
+        ours = file.parent != out or file.name[1:].rpartition(".")[0] in {*kept, MARK}
+        if file.is_file() and ours and file.relative_to(out).as_posix() not in kept:
             file.unlink(missing_ok=True)
     with suppress(OSError):
         (out / DATA / FULL).rmdir()  # where it is empty
-    ours, parts = {Path(name).name for name in kept} | {MARK}, ("sprite-", "bits-", "ids-", "texts-", "maps-")
-    for left in [*out.glob(".*"), *out.glob(f"{DATA}/.*"), *out.glob(f"{DATA}/{FULL}/.*")]:
-        whole = left.name[1:].rpartition(".")[0]  # `write_atomic` writes .NAME.RANDOM
-        if left.is_file() and (whole in ours or whole.startswith(parts) or left.parent.name == FULL):
-            left.unlink(missing_ok=True)
 
 
 def script(name: str, value: Any) -> str:

@@ -15,7 +15,7 @@ from htaf.concepts.explorer.build import AS_USUAL, build_page
 from htaf.concepts.explorer.contents import about_run
 from htaf.concepts.explorer.folder import check_folder
 from htaf.concepts.explorer.shown import Heading, Shown
-from htaf.concepts.extract import expect_same_weights
+from htaf.concepts.known import kept_features
 from htaf.concepts.naming.files import read_names
 from htaf.concepts.store import open_codes, open_folder
 from htaf.concepts.where import Maps, Pictures
@@ -53,8 +53,6 @@ def build_run_page(
     """
     out, folder = Path(out), Path(codes)
     check_folder(out)  # before the work
-    if names is not None:
-        read_names(names)  # a file that is none is refused before the work
     preprocessor = run.preprocessor()
     if not isinstance(preprocessor, ImagePreprocessor):
         raise ConceptError(f"{run.path}: expected a run on images, got one on a table")
@@ -63,6 +61,9 @@ def build_run_page(
     given = None if names is None else read_names(names, found.concepts, codes=codes_key(found))
     name, title = run.path.resolve().name, str(run.record["data"]["name"])
     seen = _pictures(run, preprocessor, found, data_dir)
+
+    margins = open_folder(folder).margins()
+    kept = None if isinstance(seen, ConceptError) else kept_features(run, seen, found.ids)
 
     def pixels(ids: Sequence[str]) -> np.ndarray:
         if isinstance(seen, ConceptError):
@@ -74,7 +75,8 @@ def build_run_page(
         out,
         pixels=pixels,
         names=given,
-        margins=open_folder(folder).margins(),
+        margins=margins,
+        features=margins if kept is None else kept,
         original=None if isinstance(seen, ConceptError) else seen.original,
         maps=None if isinstance(seen, ConceptError) or not shown.detailed else _maps(run, found, seen, notes),
         shown=shown,
@@ -101,7 +103,11 @@ def _check_run(run: Run, codes: Codes, folder: Path) -> None:
     if "run" in settings:
         if settings.get("run") != run.record["key"]:
             raise ConceptError(f"expected codes of {run.path}, {folder} holds those of {codes.info.get('run')}")
-        expect_same_weights(run, codes, folder)
+        if settings.get("model_sha256", run.record["model_sha256"]) != run.record["model_sha256"]:
+            raise ConceptError(
+                f"expected codes of {run.path}, {folder} holds codes of other weights of it: extract them again, into "
+                "another folder"
+            )
         return
     head: Any = getattr(run.model(), "head", None)  # binarised features say nothing of their run but this
     weight = None if head is None else head.weight.detach().float().cpu().numpy()

@@ -15,7 +15,7 @@ class Shown:
 
     Args:
         part: Which images are shown and scored.
-        images: Most images on the page: half at random, then misclassified ones; scores are of all.
+        images: Most images on the page, drawn at random, evenly over the classes; scores are of all.
         detailed: Most images at full size, where they are files, and with maps of where a concept is seen, if the
             network has exact ones; 0: none. A map costs one pass of the network and some 14 kB for 128 concepts.
     """
@@ -27,9 +27,9 @@ class Shown:
 
 @dataclass(frozen=True)
 class Items:
-    """What the rows of codes are. kind: the word for one of them. texts: those of texts and links, by id."""
+    """What the rows of codes are. kind: the word for one of them. texts: those of texts, which may be links, by id."""
 
-    kind: Literal["image", "text", "link", "row"] = "image"
+    kind: Literal["image", "text", "row"] = "image"
     texts: Mapping[str, str] | None = None
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from htaf._ground.errors import first_line
 from htaf._ground.files import regular, to_json, write_atomic
-from htaf.concepts.codes import ConceptError, letters
+from htaf.concepts.codes import ConceptError
 
 NameEntry = dict[str, Any]  # the name of one concept, how it was found and what its check gave
 
@@ -65,11 +65,11 @@ def read_text(path: Path) -> str:
 
 
 def seal_of(entry: Mapping[str, Any]) -> str | None:
-    """Give what a checked name and its labels are known by, 12 letters of their SHA-256; None without a check."""
+    """Give what a checked name and its labels are known by, 12 digits of their SHA-256; None without a check."""
     if entry.get("held_out") is None and not entry.get("verified"):
         return None
     texts = json.dumps([valid_text(entry.get(key) or "") for key in SEALED])
-    return letters(hashlib.sha256(texts.encode()).hexdigest()[:12])
+    return hashlib.sha256(texts.encode()).hexdigest()[:12]
 
 
 def status_of(entry: Mapping[str, Any]) -> str:
