@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
-from htaf._ground.errors import HtafError, check_positive, suggestion
+from htaf._ground.errors import check_positive, suggestion
 from htaf._ground.names import Augment, Method, SlopeName, ThresholdMetric, is_outside
 from htaf.core.sharpening import Geometric, soft_start
 
@@ -245,12 +245,6 @@ class Optimization(RecipePart):
         self.expect_all(("patience", "least_steps"), lambda v: v >= 0, "must be >= 0")
         expect(not self.nesterov or self.momentum > 0, "momentum must be > 0 with nesterov", self.momentum)
 
-    def rate_for(self, optimizer: Optimizer | None) -> float | None:
-        """The learning rate that another optimizer usually takes, where the one of these fields is no choice for it."""
-        if optimizer is None or (optimizer == "sgd") == (self.optimizer == "sgd"):
-            return None
-        return SGD_RATE if optimizer == "sgd" else ADAPTIVE_RATE
-
     def unread(self) -> dict[str, str]:
         """The fields that are not read, each with the choice that leaves it so."""
         used = {"sgd": 2, "muon": 1}.get(self.optimizer, 0)
@@ -410,10 +404,6 @@ class Network(RecipePart, ABC):
         """The flat fields of a recipe as they count for its identity, such as a file by what it holds."""
         return fields
 
-    def continued(self) -> Network:
-        """This part for a training that goes on from the weights of a run."""
-        return self
-
     def reads(self, inputs: Mapping[str, Any]) -> tuple[str, ...]:
         """What of such inputs, as `model` takes them, the network leaves out, in words."""
         return ()
@@ -553,14 +543,19 @@ class Recipe:
     def replace(self, **changes: Any) -> Recipe:
         """With other values of some fields, whichever part they belong to.
 
-        Another method begins at its own start, unless one is given: a pair of HTAF says nothing of another curve. The
-        epochs that are given are those, without least_steps, unless these are given too.
+        Another method begins at its own start, unless one is given: a pair of HTAF says nothing of another curve. SGD
+        in place of another optimizer, or another in its place, has the learning rate that it usually takes. The epochs
+        that are given are those, without least_steps, unless these are given too.
 
         Raises:
             ValueError: no such field in this family, or a bad value.
         """
         if changes.get("method", self.activation.method) != self.activation.method:
-            changes = {"start": None, **changes}
+            changes = {"start": None, "sharpness": None, **changes}
+        before, optimizer = self.optimization, changes.get("optimizer", self.optimization.optimizer)
+        if (optimizer == "sgd") != (before.optimizer == "sgd"):
+            lr = SGD_RATE if optimizer == "sgd" else ADAPTIVE_RATE
+            changes = {"lr": lr, "lr_end": min(changes.get("lr", lr), before.lr_end), **changes}
         if "epochs" in changes:
             changes = {"least_steps": 0, **changes}
         own = self.fields
@@ -617,11 +612,6 @@ class Recipe:
         return self.network.identity(self.flat())
 
 
-def unchanged(recipe: Recipe, changes: Mapping[str, Any]) -> tuple[Recipe, tuple[str, ...]]:
-    """The recipe as it is, without notes."""
-    return recipe, ()
-
-
 @dataclass(frozen=True)
 class Family:
     """Networks that are trained by name: `htaf train VERB`, and `family` in a plan.
@@ -630,7 +620,6 @@ class Family:
     verb: of the command. about: one line of help.
     recipes: name -> recipe, the first is the default; one named as a data set is the default for that.
     recipes_help: what they are.
-    adapt: a recipe with fields that someone is about to change -> the recipe to change, and in words what else changes.
     suited: fields that someone has given -> the recipe that suits them where none is named; "": the usual one.
 
     Raises:
@@ -642,7 +631,6 @@ class Family:
     about: str
     recipes: Mapping[str, Callable[[], Recipe]]
     recipes_help: str
-    adapt: Callable[[Recipe, Mapping[str, Any]], tuple[Recipe, tuple[str, ...]]] = unchanged
     suited: Callable[[Mapping[str, Any]], str] = lambda given: ""
 
     def __post_init__(self) -> None:
@@ -671,27 +659,6 @@ class Family:
         given = by_part(self.name, own, fields)
         made = {part: kind(**given.get(part, {})) for part, kind in self.parts.items()}
         return Recipe(**made)  # pyright: ignore[reportArgumentType]
-
-    def changed(self, base: Recipe, changes: Mapping[str, Any]) -> tuple[Recipe, tuple[str, ...]]:
-        """A recipe with other values of some fields, and in words what they bring with them.
-
-        Args:
-            base: a recipe of this family. changes: its fields, those that someone has set.
-
-        Raises:
-            ValueError: no such field, or a bad value. HtafError: what it needs cannot be had.
-        """
-        if base.activation.method != changes.get("method", base.activation.method):
-            base = base.replace(method=changes["method"], start=None, sharpness=None)
-        try:
-            base, notes = self.adapt(base, changes)
-        except (ValueError, OSError) as error:  # what cannot be had is no wrong value
-            raise HtafError(str(error)) from None
-        lr = None if "lr" in changes else base.optimization.rate_for(changes.get("optimizer"))
-        if lr is not None:
-            base = base.replace(lr=lr, lr_end=min(lr, base.optimization.lr_end))
-            notes += (f"lr {lr:g}, as the recipe's is for another optimizer than {changes['optimizer']}",)
-        return base.replace(**changes), notes
 
     def ready(self, name: str) -> Recipe:
         """A ready recipe by its name.

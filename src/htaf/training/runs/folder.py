@@ -283,9 +283,7 @@ def check_folder(path: Path, identity: Mapping[str, Any], *, part: bool = False)
         differing = sorted(k for k in (here if part else there | here) if there.get(k) != here.get(k))
         if differing if part else record["key"] != content_hash(identity):
             first = "; ".join(f"{k}: {shown(there.get(k))} there, {shown(here.get(k))} here" for k in differing[:4])
-            more = option(f"--continue-from {path}", "continued=")
-            further = f", or train it further with {more}" if "recipe.epochs" in differing else ""
-            raise RunError(f"{path} holds another run ({first}): choose another {option('--out', 'folder')}{further}")
+            raise RunError(f"{path} holds another run ({first}): choose another {option('--out', 'folder')}")
         return record
     left = (LOCK, f".{RECORD}.")  # of a process that was killed while it claimed the folder
     if path.exists() and (not path.is_dir() or not all(p.name.startswith(left) for p in path.iterdir())):
