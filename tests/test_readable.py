@@ -40,7 +40,7 @@ from htaf.training.boosting import Rows
 from htaf.training.distributed import TrainingError
 from htaf.training.families import ready_recipe
 from htaf.training.runs import Run, open_run
-from htaf.training.runs.integer import build_run, prepared, values_of
+from htaf.training.runs.packing import build_run, prepared, values_of
 
 
 def table(rows: int = 300, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:

@@ -26,7 +26,7 @@ from htaf.program.integer.ops import Linear, Steps
 from htaf.program.integer.program import Input, IntegerProgram
 from htaf.program.integer.raw import raw
 from htaf.program.integer.verilog import to_verilog
-from htaf.training.runs.integer import inputs_of, prepared
+from htaf.training.runs.packing import inputs_of, prepared
 
 FILES = {"integer": "p.safetensors", "c": "c", "verilog": "v", "onnx-integer": "p.onnx"}
 
@@ -100,7 +100,7 @@ def test_an_export_that_says_its_inputs_wrongly_differs(
     def wrong(*given: Any) -> list[dict[str, Any]]:
         return [one | {"scale": 2 * one["scale"]} for one in inputs_of(*given)]
 
-    monkeypatch.setattr("htaf.training.runs.integer.inputs_of", wrong)
+    monkeypatch.setattr("htaf.training.runs.packing.inputs_of", wrong)
     assert htaf(monkeypatch, "export", run, "--to", "integer", "--out", tmp_path / "p") == 0
     assert htaf(monkeypatch, "verify", tmp_path / "p", run) == 1
     assert "integer program: numbers differ" in capsys.readouterr().err

@@ -13,8 +13,8 @@ import torch
 from tests.language.models import tiny, write_gguf
 
 from htaf.language import LanguageError, Training, calibrate, files
+from htaf.language.losses import text_scores
 from htaf.language.run import RECORD, read
-from htaf.language.scores import text_scores
 from htaf.models import hub
 
 

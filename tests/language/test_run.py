@@ -15,9 +15,9 @@ from transformers import AutoConfig, AutoTokenizer, LlamaForCausalLM
 
 from htaf._ground.files import sealed
 from htaf.language import LanguageError, files, gates_of
+from htaf.language.losses import text_scores
 from htaf.language.options import Data, Machine, Training
 from htaf.language.run import prepare, read
-from htaf.language.scores import text_scores
 from htaf.language.text import Document, blocks
 from made_language import TEXT
 

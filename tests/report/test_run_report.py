@@ -27,7 +27,7 @@ from htaf.training.families import make_recipe, ready_recipe
 from htaf.training.families.mlp import tabular_residual
 from htaf.training.recipe import Running
 from htaf.training.runs import Run, open_run
-from htaf.training.runs.integer import build_run
+from htaf.training.runs.packing import build_run
 from made_report import CLASSES, HOSTILE, hostile, reported, trained
 from made_runs import digits, made_run
 

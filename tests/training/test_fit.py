@@ -24,11 +24,10 @@ from htaf.core.activations import HTAF
 from htaf.data.notes import from_record, told
 from htaf.data.tabular import Table, load, split
 from htaf.training import problems
-from htaf.training.callbacks import _WHOLE, AtomicCheckpoint, History, last_checkpoint
 from htaf.training.families import make_recipe
 from htaf.training.finish import best_of, constant_notes, dead_notes
 from htaf.training.fit import fit
-from htaf.training.module import Training, TrainingError
+from htaf.training.module import _WHOLE, AtomicCheckpoint, History, Training, TrainingError, last_checkpoint
 from htaf.training.recipe import Recipe, Running
 from htaf.training.runs import Run, RunError, open_run
 from htaf.transform import hardening

@@ -82,7 +82,7 @@ VERBS = {
         "Predict with the exact network: a column `prediction`, and a probability per class.",
     ),
     "explain": Verb(
-        "htaf.cli.explaining:explain",
+        "htaf.cli.evaluating:explain",
         "Say what a table's network does: importance of the columns, what they add to a row.",
     ),
     "demo": Verb(
@@ -127,7 +127,7 @@ VERBS = {
         "Write a new run whose head has some weights at 0, measured again on validation and test images.",
     ),
     "concepts name": Verb(
-        "htaf.cli.naming:name_command",
+        "htaf.cli.concepts:name_command",
         "Name concepts by attributes of the classes or by a language model, each name checked on classes that did "
         "not choose it.",
         keeps=True,

@@ -25,8 +25,8 @@ from htaf.training.recipe import Family, ImageData, Recipe, RecipePart, Running,
 if TYPE_CHECKING:
     from htaf.concepts.run_heads import PerClass
     from htaf.data.tabular import Table
+    from htaf.training.recipe import Source
     from htaf.training.runs import Run
-    from htaf.training.source import Source
 
 SHOWN = {
     "backbone", "concepts", "depth", "epochs", "exclude", "hidden", "id", "luts", "method", "pretrained", "size",
@@ -274,7 +274,7 @@ class TableFlags:
 
 def _source(data: str, flags: TableFlags | ImageFlags, **others: Any) -> Source:
     """Return the source that the flags describe. Raises UsageError for values that it does not have."""
-    from htaf.training.source import Source
+    from htaf.training.recipe import Source
 
     own = {f.name: getattr(flags, f.name) for f in dataclasses.fields(flags) if f.name in Source.__match_args__}
     try:

@@ -26,9 +26,8 @@ from htaf.training.distributed import default_threads, thread_count
 from htaf.training.families.icbm import FAMILY, ICBMNetwork
 from htaf.training.fit import check, fit
 from htaf.training.problems import resolved
-from htaf.training.recipe import Recipe, Running
+from htaf.training.recipe import Recipe, Running, Source
 from htaf.training.runs import Run
-from htaf.training.source import Source
 
 
 @dataclass(frozen=True)

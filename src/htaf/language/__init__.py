@@ -13,17 +13,9 @@ from htaf._ground.compat import lazy
 
 if TYPE_CHECKING:
     from htaf.language.calibration import CalibratedLayer, calibrate, fit_gate
-    from htaf.language.errors import LanguageError
     from htaf.language.files import load, save
-    from htaf.language.gates import (
-        Gate,
-        GatedMLP,
-        gated_mlps,
-        gates_of,
-        open_gates,
-        replace_gates,
-    )
-    from htaf.language.options import Data, Machine, Training
+    from htaf.language.gates import Gate, GatedMLP, gated_mlps, gates_of, open_gates, replace_gates
+    from htaf.language.options import Data, LanguageError, Machine, Training
     from htaf.language.run import evaluate, fit
 
 __all__ = [
@@ -48,17 +40,9 @@ __all__ = [
 
 _HOMES = {
     "calibration": ("CalibratedLayer", "calibrate", "fit_gate"),
-    "errors": ("LanguageError",),
     "files": ("load", "save"),
-    "gates": (
-        "Gate",
-        "GatedMLP",
-        "gated_mlps",
-        "gates_of",
-        "open_gates",
-        "replace_gates",
-    ),
-    "options": ("Data", "Machine", "Training"),
+    "gates": ("Gate", "GatedMLP", "gated_mlps", "gates_of", "open_gates", "replace_gates"),
+    "options": ("Data", "LanguageError", "Machine", "Training"),
     "run": ("evaluate", "fit"),
 }
 __getattr__, __dir__ = lazy(

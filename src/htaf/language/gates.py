@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from htaf.core.activations import Heaviside
 from htaf.core.contract import StepFactory, expect_one_level
-from htaf.language.errors import LanguageError
+from htaf.language.options import LanguageError
 from htaf.transform.convert.modes import hooked
 
 _FUSED, _PLAIN = ("gate_up_proj", "down_proj"), ("gate_proj", "up_proj", "down_proj")

@@ -18,14 +18,11 @@ from torch import Tensor, nn
 from htaf._ground.files import LOCK, read_record, sealed, write_atomic
 from htaf.language import files, text
 from htaf.language.calibration import CalibratedLayer, calibrate
-from htaf.language.errors import LanguageError
 from htaf.language.gates import Gate, decoder_of, gated_mlps, gates_of, read_gates, replace_gates
-from htaf.language.hidden import Hidden, hidden_states, running
-from htaf.language.kept import kept
+from htaf.language.hidden import Hidden, hidden_states, kept, running
 from htaf.language.lora import Measured, train
-from htaf.language.losses import hidden_losses
-from htaf.language.options import Calibration, Data, Machine, Training
-from htaf.language.scores import TextScores, text_scores
+from htaf.language.losses import TextScores, hidden_losses, text_scores
+from htaf.language.options import Calibration, Data, LanguageError, Machine, Training
 from htaf.training.runs import content_hash, environment, locked
 
 RECORD, WORK, FORMAT = "htaf_record.json", "work", 1

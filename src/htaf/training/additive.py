@@ -31,8 +31,8 @@ from htaf.models.mlp import MLP, Thermometer
 from htaf.program.integer.program import Input
 from htaf.training.boosting import And, Rows, Values, as_bits, for_outputs, holds, known, set_leaves
 from htaf.training.problems import Problem
-from htaf.training.runs.integer import inputs_of
 from htaf.training.runs.metrics import metrics
+from htaf.training.runs.packing import inputs_of
 
 FOLDS = 4
 ROUNDS, MORE_ROUNDS = 12, 4  # of the variances: at first, and from those of another fit

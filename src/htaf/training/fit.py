@@ -34,13 +34,6 @@ from htaf.models.icbm import ICBM
 from htaf.models.mlp import MLP, Thermometer
 from htaf.training.backbones import learns_from_features, on_features
 from htaf.training.boosting import given_once
-from htaf.training.callbacks import (
-    AtomicCheckpoint,
-    History,
-    PlainCheckpoints,
-    ShownProgress,
-    last_checkpoint,
-)
 from htaf.training.distributed import (
     L,
     PeerError,
@@ -59,7 +52,17 @@ from htaf.training.distributed import (
     trainer_options,
 )
 from htaf.training.finish import activation_of, finished, result_notes, with_threshold
-from htaf.training.module import EpochBatches, Training, has_smooth, loaders
+from htaf.training.module import (
+    AtomicCheckpoint,
+    EpochBatches,
+    History,
+    PlainCheckpoints,
+    ShownProgress,
+    Training,
+    has_smooth,
+    last_checkpoint,
+    loaders,
+)
 from htaf.training.problems import Problem, data_identity, positive_of, problem, resolved, supervision
 from htaf.training.recipe import Recipe, Running
 from htaf.training.runs import (

@@ -6,7 +6,6 @@ from htaf._ground.compat import lazy
 
 if TYPE_CHECKING:
     from htaf._ground.files import LOCK, write_atomic
-    from htaf.training.runs.data import RunPart, UnknownSourceError
     from htaf.training.runs.folder import (
         CHECKPOINTS,
         HASHED,
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from htaf.training.runs.packed import PackedRun, open_packed
     from htaf.training.runs.packing import CheckError, PackedFile, WrittenFile, export_run, pack_run
     from htaf.training.runs.predictions import Agreement, forward
-    from htaf.training.runs.run import Run, finish_run, finished_run, open_run
+    from htaf.training.runs.run import Run, RunPart, UnknownSourceError, finish_run, finished_run, open_run
 
 __all__ = [
     "CHECKPOINTS",
@@ -74,11 +73,10 @@ __all__ = [
 
 _ELSEWHERE = {
     "htaf._ground.files": ("LOCK", "write_atomic"),
-    "htaf.training.runs.data": ("RunPart", "UnknownSourceError"),
     "htaf.training.runs.packed": ("PackedRun", "open_packed"),
     "htaf.training.runs.packing": ("CheckError", "PackedFile", "WrittenFile", "export_run", "pack_run"),
     "htaf.training.runs.predictions": ("Agreement", "forward"),
-    "htaf.training.runs.run": ("Run", "finish_run", "finished_run", "open_run"),
+    "htaf.training.runs.run": ("Run", "RunPart", "UnknownSourceError", "finish_run", "finished_run", "open_run"),
 }
 __getattr__, __dir__ = lazy(
     __name__,

@@ -28,10 +28,8 @@ from htaf.program.integer.model import quantised
 from htaf.program.integer.ops import Array, IntegerError
 from htaf.program.integer.program import IntegerProgram
 from htaf.program.integer.raw import raw
-from htaf.training.runs.data import PartName, Place, RunPart, raw_part
-from htaf.training.runs.integer import build_run, prepared
-from htaf.training.runs.packing import known_part, others_of, own_data, parts_of, table_of
-from htaf.training.runs.run import Run
+from htaf.training.runs.packing import build_run, known_part, others_of, own_data, parts_of, prepared, table_of
+from htaf.training.runs.run import PartName, Place, Run, RunPart, raw_part
 
 ROWS = 32  # at once through the definition of a program
 ROUNDING = 2.0**-23  # of an output that is rounded to float32
