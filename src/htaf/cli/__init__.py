@@ -107,7 +107,6 @@ VERBS = {
         "htaf.cli.serving:serve",
         "Serve a packed file over HTTP: an image file, or rows as JSON, in; predictions as JSON out.",
     ),
-    "push": Verb("htaf.cli.packing:push", "Share a run or a packed file at the Hugging Face hub, with a card."),
     "concepts extract": Verb(
         "htaf.cli.concepts:extract",
         "Write the bits of images, and both networks' predictions, to a folder.",

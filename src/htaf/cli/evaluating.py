@@ -21,7 +21,6 @@ from htaf.cli.flags import (
     is_language_model,
     needs_source,
     opened_run,
-    refuse_flags,
 )
 from htaf.data.notes import Note, new_sentences, told
 
@@ -47,20 +46,14 @@ def evaluate(
 ) -> None:
     """Measure the smooth and the exact network of a run, and how they differ.
 
-    For a language model: show the scores of its run, or measure it and its original on --data.
-
     Args:
-        data: Other labelled data: a table with the same columns, or images of the same classes; for a language model a
-            text; none: the run's own.
+        data: Other labelled data: a table with the same columns, or images of the same classes; none: the run's own.
         part: Part of the run's own data; none: test.
     """
     from htaf.training.runs.metrics import LOWER_IS_BETTER
 
     if is_language_model(run):
-        from htaf.cli.language import evaluate_llm
-
-        refuse_flags({"part": part, "data-dir": data_dir, "method": method}, run)
-        return evaluate_llm(run, data, json)
+        raise UsageError(f"{run} is a language model: the command that trained it shows its scores again")
     if run.is_file():
         raise UsageError(
             f"expected a run folder, got the file {run}: evaluate the run that it was packed from, or predict with it, "

@@ -88,12 +88,6 @@ def is_language_model(path: Path) -> bool:
     return path.suffix == ".gguf" or any((path / name).is_file() for name in marks)
 
 
-def refuse_flags(given: dict[str, Any], run: Path) -> None:
-    """Raise UsageError for flags that were given and that a run of a language model has no use for."""
-    if used := [f"--{name}" for name, value in given.items() if value]:
-        raise UsageError(f"{', '.join(used)}: not for {run}, a language model: leave it out")
-
-
 @registry.primitive_rule
 def optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     """A flag of type `T | None` reads and shows a T: None is what it is when it is left out."""

@@ -17,7 +17,6 @@ from htaf._ground.console import (
     progress,
     quiet_transformers,
     say,
-    say_notes,
     show,
     tell,
 )
@@ -126,21 +125,6 @@ class _Bars:
         if done == of:
             self.stack.close()
             self.what = ""
-
-
-def evaluate_llm(folder: Path, data: str | None, json: bool) -> None:
-    """Evaluate a folder that `htaf train llm` wrote."""
-    from htaf.language import run as runs
-
-    if data is None:
-        record = runs.read(folder)
-        return print_json(record) if json else _table(record, folder)
-    quiet_transformers()
-    found = runs.evaluate(folder, data, progress=_Bars())
-    say_notes(found["notes"])
-    if json:
-        return print_json(found)
-    return _scores(data, [(name, found[name]) for name in ("original", "run") if found[name]])
 
 
 def _table(record: dict[str, Any], folder: Path) -> None:

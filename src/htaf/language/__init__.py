@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from htaf.language.files import load, save
     from htaf.language.gates import Gate, GatedMLP, gated_mlps, gates_of, open_gates, replace_gates
     from htaf.language.options import Data, LanguageError, Machine, Training
-    from htaf.language.run import evaluate, fit
+    from htaf.language.run import fit
 
 __all__ = [
     "CalibratedLayer",
@@ -27,7 +27,6 @@ __all__ = [
     "Machine",
     "Training",
     "calibrate",
-    "evaluate",
     "fit",
     "fit_gate",
     "gated_mlps",
@@ -43,7 +42,7 @@ _HOMES = {
     "files": ("load", "save"),
     "gates": ("Gate", "GatedMLP", "gated_mlps", "gates_of", "open_gates", "replace_gates"),
     "options": ("Data", "LanguageError", "Machine", "Training"),
-    "run": ("evaluate", "fit"),
+    "run": ("fit",),
 }
 __getattr__, __dir__ = lazy(
     __name__, {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names}

@@ -121,7 +121,7 @@ class _Known(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class TextScores:
-    """On text: means over next tokens, the first token of a block left out. The last two are None without an original.
+    """On text: means over next tokens, the first token of a block left out.
 
     tokens: how many were predicted. loss: mean negative log-likelihood of a token, nats. perplexity: exp(loss).
     kl: mean KL divergence of the original's next-token distribution from this one, nats.
@@ -134,45 +134,15 @@ class TextScores:
     tokens: int
     loss: float
     perplexity: float
-    kl: float | None
-    agreement: float | None
+    kl: float
+    agreement: float
 
     @classmethod
-    def of(cls, tokens: int, found: Losses, *, near: bool = True) -> TextScores:
-        """Of so many tokens; near: whether the losses tell of an original too."""
-        perplexity = math.exp(min(found.likelihood, 700.0))
-        return cls(tokens, found.likelihood, perplexity, *((found.kl, found.agreement) if near else (None, None)))
+    def of(cls, tokens: int, found: Losses) -> TextScores:
+        """Return the scores of losses over so many tokens."""
+        return cls(tokens, found.likelihood, math.exp(min(found.likelihood, 700.0)), found.kl, found.agreement)
 
     def __post_init__(self) -> None:
         for name, value in (("loss", self.loss), ("KL divergence", self.kl)):
-            if value is not None and not math.isfinite(value):
+            if not math.isfinite(value):
                 raise LanguageError(f"expected a finite {name} on the text, the model gives {value}: check its weights")
-
-
-@torch.no_grad()
-def text_scores(
-    mine: nn.Module,
-    other: nn.Module | None,
-    tokens: Int[Tensor, "blocks length"],
-    tell: Callable[[int, int], None] | None = None,
-) -> tuple[TextScores | None, TextScores]:
-    """Scores of an original, where there is one, and of a model, on blocks of text.
-
-    Args:
-        mine: the model. other: the original.
-        tell: called after each block with how many are done, and of how many.
-    """
-    device = next(mine.parameters()).device
-    found, of_other, head = list[Losses](), list[Losses](), nn.Identity()  # these are logits already
-    for row, block in enumerate(tokens.split(1), 1):
-        x = block.to(device)
-        logits = mine(input_ids=x, use_cache=False).logits
-        truth = logits if other is None else other(input_ids=x, use_cache=False).logits
-        found.append(next_token_losses(head, logits, truth, x))
-        if other is not None:
-            of_other.append(next_token_losses(head, truth, truth, x))
-        if tell is not None:
-            tell(row, len(tokens))
-    count = len(tokens) * (tokens.shape[1] - 1)
-    scored = TextScores.of(count, mean_of(found), near=other is not None)
-    return TextScores.of(count, mean_of(of_other), near=False) if of_other else None, scored

@@ -21,7 +21,7 @@ from htaf.language.calibration import CalibratedLayer, calibrate
 from htaf.language.gates import Gate, decoder_of, gated_mlps, gates_of, read_gates, replace_gates
 from htaf.language.hidden import Hidden, hidden_states, kept, running
 from htaf.language.lora import Measured, train
-from htaf.language.losses import TextScores, hidden_losses, text_scores
+from htaf.language.losses import TextScores, hidden_losses
 from htaf.language.options import Calibration, Data, LanguageError, Machine, Training
 from htaf.training.runs import content_hash, environment, locked
 
@@ -345,47 +345,6 @@ def _calibration(model: nn.Module, report: Sequence[CalibratedLayer]) -> dict[st
         for name, value in model.state_dict().items()
         if name.startswith(paths) and value.is_floating_point() and name.endswith(_CALIBRATED)
     }
-
-
-def evaluate(
-    folder: str | Path,
-    data: str | Path,
-    *,
-    blocks: int = 64,
-    device: str = "cpu",
-    progress: Callable[[str, int, int], None] | None = None,
-) -> dict[str, Any]:
-    """Score a run and its original on other text.
-
-    Args:
-        folder: of a finished run.
-        data: a text file or a folder of text files.
-        blocks: of text, at most so many; as long as the run's.
-        progress: is told (what, done, of how many).
-
-    Returns:
-        {"data", "notes", "original", "run"}: scores as in a record. "original" is None where the model of the record is
-        not there or has changed; KL divergence and agreement then are too.
-
-    Raises:
-        LanguageError: no such run or data, or too little text.
-    """
-    record = read(folder)
-    dtype = getattr(torch, record["dtype"].removeprefix("torch."))
-    made, tokenizer = files.load(folder, dtype=dtype, device=device)
-    documents, notes = text.documents(data)
-    tokens = text.blocks(documents, tokenizer, record["data"]["length"], blocks)
-    given, known = record["model"], None
-    try:
-        if files.fingerprint(given) != record["content"]["model"]:
-            raise LanguageError(f"{given} is not there, or not what it was at the training")
-        known = files.load(given, dtype=dtype, device=device)[0]
-    except LanguageError as error:
-        notes.append(f"without the original: {error}")
-    tell = None if progress is None else partial(progress, "blocks")
-    of_known, of_run = text_scores(made, known, tokens, tell)
-    original_scores = None if of_known is None else asdict(of_known)
-    return {"data": str(data), "notes": notes, "original": original_scores, "run": asdict(of_run)}
 
 
 def open_shares(model: nn.Module, tokens: Tensor) -> list[dict[str, float]]:

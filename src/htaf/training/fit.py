@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import shutil
 import signal
 import warnings
@@ -45,7 +46,6 @@ from htaf.training.distributed import (
     finished_elsewhere,
     is_lost_peer,
     received_record,
-    shared_cores,
     sharing_record,
     smallest_batch,
     thread_count,
@@ -202,7 +202,8 @@ def fit(
     first = _network(train) if trainer.is_global_zero else None  # what cannot be built leaves no folder behind
     if first is not None:
         train = _on_features(train, first, data)
-    with shared_cores(running.devices):
+    shared = running.devices > 1 and "OMP_NUM_THREADS" not in os.environ  # the machine's cores, among its processes
+    with thread_count(max(1, (os.cpu_count() or 1) // running.devices) if shared else torch.get_num_threads()):
         if first is None:
             record = finished_elsewhere(out, key)
             if record is None:

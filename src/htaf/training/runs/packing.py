@@ -60,7 +60,8 @@ class CheckError(HtafError):
 class WrittenFile:
     """A file, or a folder of C or Verilog, with the exact network of a run.
 
-    path: where it is. size, run_size: its bytes, and those of the run's weights in float32.
+    path: where it is. size, run_size: its bytes, and those of the run's weights in float32; of C the bytes of constants
+    that a processor holds, of Verilog 0.
     part: of the run's data, on which predictions were compared. agreement: how they agree; None: nothing here runs it.
     notes: its sizes on the hardware, and the like.
     """
@@ -151,7 +152,7 @@ def pack_run(
             )
         path.parent.mkdir(parents=True, exist_ok=True)
         packed.save(made, path, extra=extra_of(run, checked=_checked(found, part)))
-        return PackedFile(path, *_sizes(run, path), part, found, (), made.report, layers, len(compared))
+        return PackedFile(path, path.stat().st_size, _weights(run), part, found, (), made.report, layers, len(compared))
 
 
 def _pack_program(
@@ -165,7 +166,7 @@ def _pack_program(
     files.save(replace(program, about=about), path)
     report = Report(tuple(Row(op.name, "", type(op).__name__, "packed: integers") for op in program.ops), 0, 0)
     layers = Verification((), found.difference, 0.0, found.difference, found.rows, found.predictions)
-    return PackedFile(path, *_sizes(run, path), part, found, (), report, layers, 0)
+    return PackedFile(path, path.stat().st_size, _weights(run), part, found, (), report, layers, 0)
 
 
 def _compared_program(
@@ -230,11 +231,12 @@ def export_run(
         if to in ("onnx", "nir"):
             example = _some(training, 2)
             found, notes = _write_network(run, path, to, raw, own, rows, example, part, differing, progress), ()
+            size = path.stat().st_size
         else:
             program = build_run(run)
             found = _compared_program(run, program, rows, part, differing, progress)
-            notes = _write_program(run, program, path, to, name, luts, own, rows, part)
-        return WrittenFile(path, *_sizes(run, path), part, found, notes)
+            size, notes = _write_program(run, program, path, to, name, luts, own, rows, part)
+        return WrittenFile(path, size, _weights(run), part, found, notes)
 
 
 def _write_network(
@@ -288,8 +290,8 @@ def _write_program(
     own: Data,
     rows: RunPart,
     part: PartName,
-) -> tuple[str, ...]:
-    """A program in a file, C, Verilog or ONNX; gives what is to be said of it."""
+) -> tuple[int, tuple[str, ...]]:
+    """A program in a file, C, Verilog or ONNX; gives its size, see `WrittenFile`, and what is to be said of it."""
     x, notes = quantised(program, table_of(run), next(iter(rows))[0][:16]), tuple[str, ...]()
     is_exact = run.is_readable or run.record["model"]["kind"] == "logic"
     if is_exact and not isinstance(own, Images) and to != "integer":  # which is the packed file too
@@ -304,22 +306,24 @@ def _write_program(
         from htaf.program.integer.c import to_c
 
         made = to_c(program, path, name=name, rows=x[:16])
-        bytes_ = f"{made.flash_bytes:,} bytes of constants, {made.ram_bytes:,} bytes of buffers"
-        notes = (*notes, bytes_, *told(program))
+        size = made.flash_bytes
+        notes = (*notes, f"{size:,} bytes of constants, {made.ram_bytes:,} bytes of buffers", *told(program))
         if made.flash_bytes > LARGE and not is_exact and not isinstance(own, Images):
             notes = (*notes, "--recipe readable makes a smaller program of a table: under 1,000 bytes on two tables")
     elif to == "verilog":
         from htaf.program.integer.verilog import MOST, to_verilog
 
-        estimated = to_verilog(program, path, name=name, rows=x[:16], most=MOST if luts is None else luts)
+        size, estimated = 0, to_verilog(program, path, name=name, rows=x[:16], most=MOST if luts is None else luts)
         notes = (*notes, f"about {estimated:,} LUTs of six inputs, estimated without a synthesis", *told(program)[:1])
     elif to == "onnx-integer":
         from htaf.program.integer.onnx import to_integer_onnx
 
         to_integer_onnx(program, path)
+        size = path.stat().st_size
     else:
         files.save(program, path)
-    return *notes, f"program {program.digest[:12]}; htaf verify {path} {run.path} checks it"
+        size = path.stat().st_size
+    return size, (*notes, f"program {program.digest[:12]}; htaf verify {path} {run.path} checks it")
 
 
 def _of_raw(
@@ -443,11 +447,10 @@ def _checked(found: Agreement, part: str) -> dict[str, Any]:
     return {"part": part, "rows": found.rows, "same": found.predictions, "difference": found.difference}
 
 
-def _sizes(run: Run, path: Path) -> tuple[int, int]:
-    """Bytes of the file, and of the run's weights; 0 of a run that is in memory alone."""
-    weights, written = run.path / MODEL, path.rglob("*") if path.is_dir() else [path]
-    size = sum(file.stat().st_size for file in written if file.is_file())
-    return size, weights.stat().st_size if weights.exists() else 0
+def _weights(run: Run) -> int:
+    """Bytes of the run's weights; 0 of a run that is in memory alone."""
+    weights = run.path / MODEL
+    return weights.stat().st_size if weights.exists() else 0
 
 
 def inputs_of(known: Preprocessor, given: Input) -> list[dict[str, Any]]:
