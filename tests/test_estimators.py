@@ -249,9 +249,6 @@ def test_a_run_on_a_frame_is_packed_exported_and_explained_by_any_rows(
     code, _, error = htaf("explain", folder, *data)
     assert code == 0, error
     assert "the rows of the training are not known" in error
-    code, _, error = htaf("report", folder, *data)
-    assert code == 2
-    assert f"htaf evaluate {folder} --data FILE" in error.replace("\n", " ")
     row = frame().head(1)
     found, told = reasons(classifier.run_, row, rows), reasons(open_run(folder), row, rows)
     assert found.columns.equals(told.columns)

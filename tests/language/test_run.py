@@ -167,17 +167,3 @@ def test_rounded_weights_and_rounded_products_share_no_hidden_states(fitted, tmp
         machine, training = Machine(dtype=dtype, cache=tmp_path / "cache"), replace(QUICK, steps=1, precision=precision)
         fitted(tmp_path / dtype, training, last_k=1, machine=machine, save=False)
     assert len(list((tmp_path / "cache").glob("*/00000.safetensors"))) == 6  # three parts each
-
-
-def test_more_layers_from_an_earlier_run(model, run, fitted, tmp_path):
-    out, record = run
-    more = fitted(tmp_path / "more", replace(QUICK, steps=2), last_k=4, start_from=str(out))
-    assert [gate["layer"] for gate in more["gates"]] == [0, 1, 2, 3]
-    assert [layer["layer"] for layer in more["layers"]] == [0, 1]
-    assert more["before"] == record["before"]
-    with pytest.raises(LanguageError, match="has gates in its last 2 layers"):
-        fitted(tmp_path / "same", start_from=str(out))
-    tiny("llama", vocab_size=300, num_hidden_layers=3).save_pretrained(tmp_path / "other")
-    AutoTokenizer.from_pretrained(model).save_pretrained(tmp_path / "other")
-    with pytest.raises(LanguageError, match="is one on another model"):
-        fitted(tmp_path / "a", network=tmp_path / "other", last_k=3, start_from=str(out))

@@ -73,10 +73,6 @@ VERBS = {
     "evaluate": Verb(
         "htaf.cli.evaluating:evaluate", "Measure the smooth and the exact network of a run, and how they differ."
     ),
-    "report": Verb(
-        "htaf.cli.evaluating:report",
-        "Write the report of a run of a table: report.html, a page of one file, and its figures, report.json.",
-    ),
     "predict": Verb(
         "htaf.cli.predicting:predict",
         "Predict with the exact network: a column `prediction`, and a probability per class.",

@@ -1,4 +1,4 @@
-"""`htaf evaluate` and `htaf report`: the smooth and the exact network of a run, measured, and the report of a table."""
+"""`htaf evaluate` and `htaf explain`: the networks of a run, measured, and what one says about a table."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from tyro.conf import Positional, arg
 from htaf._ground.console import UsageError, direction, figures, print_json, progress, say, say_notes, show
 from htaf._ground.errors import counted, first_line
 from htaf.cli.flags import (
-    Baselines,
     DataDir,
     Json,
     MethodOfRun,
     Place,
     RunDir,
-    Source,
     is_language_model,
     needs_source,
     opened_run,
@@ -93,46 +91,6 @@ def _say_classes(result: dict[str, Any]) -> None:
         say(f"{row['class']}: {row['recall']:.1%} of {row['rows']} found{most}")
 
 
-def report(
-    run: Annotated[Positional[Path], arg(help="Run folder, into which it is written.", metavar="RUN")],
-    *,
-    data: Source = None,
-    baselines: Baselines = True,
-    data_dir: DataDir = None,
-    method: MethodOfRun = None,
-    json: Json = False,
-) -> None:
-    """Write the report of a run of a table: report.html, a page of one file, and its figures, report.json.
-
-    `htaf train` writes it when it ends; this writes it anew. Baselines that stand in report.json are kept."""
-    from htaf.data.tabular import Table
-    from htaf.tables.report.writing import PAGE, kept_baselines, write_report
-    from htaf.training.runs.run import rows_are_known
-
-    if is_language_model(run):
-        raise UsageError(f"{run} is a language model: expected a run of a table")
-    opened = opened_run(run, method)
-    if opened.takes_images:
-        raise UsageError(f"{run} was trained on images: expected a run of a table")
-    if not rows_are_known(opened):
-        raise UsageError(
-            f"{run} was trained in Python and does not know its test rows: "
-            f"`htaf evaluate {run} --data FILE` measures it, `htaf explain {run} --data FILE` says what it learned"
-        )
-    with needs_source("give --data"):
-        table = opened.data(data, data_dir=data_dir)
-    assert isinstance(table, Table)
-    with progress("report", 4) as advance:
-        values = write_report(opened, table, baselines=baselines, progress=lambda name: advance(1, f"baseline {name}"))
-    if json:
-        return print_json(values)
-    if baselines:
-        found = kept_baselines(opened)
-        say_baselines(found, opened.record)
-        say_notes([f"{one.name}: {one.note}" for one in found if one.note])
-    return say(f"report: {run / PAGE}")
-
-
 def report_once(run: Run, table: Table, *, baselines: bool = True) -> None:
     """Write the report of a training that has just ended, unless it has one; a failure is only a note."""
     from htaf.tables.report.writing import PAGE, has_report, write_report
@@ -143,7 +101,7 @@ def report_once(run: Run, table: Table, *, baselines: bool = True) -> None:
         with progress("report", 4) as advance:
             write_report(run, table, baselines=baselines, progress=lambda name: advance(1, f"baseline {name}"))
     except Exception as error:
-        say_notes([f"no {PAGE}, the run itself is whole: {first_line(error)}; htaf report {run.path} writes it"])
+        say_notes([f"no {PAGE}, the run itself is whole: {first_line(error)}; the same command writes it again"])
 
 
 def say_baselines(found: Sequence[Baseline], record: Mapping[str, Any]) -> None:

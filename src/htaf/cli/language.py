@@ -60,7 +60,6 @@ def train_llm(
     out: Folder,
     data: OmitArgPrefixes[DataFlags],
     last_k: int = 4,
-    start_from: Annotated[Path | None, arg(metavar="RUN")] = None,
     calibration: Calibration = "down",
     training: OmitArgPrefixes[Training] = Training(),  # noqa: B008
     machine: OmitArgPrefixes[Machine] = Machine(),  # noqa: B008
@@ -71,7 +70,6 @@ def train_llm(
     Args:
         out: Folder of the result: new, or the same run to resume.
         last_k: How many layers get gates, counted from the end.
-        start_from: Folder of a run with fewer gates, whose weights and gates this one begins with.
         calibration: First, in closed form. plain: nothing; gates: thresholds and scales; down: also the down
             projections.
     """
@@ -79,10 +77,10 @@ def train_llm(
     if not 1 <= last_k <= MOST:
         raise UsageError(f"--last-k must be in 1 to {MOST}, got {last_k}")
     data.check()
-    _check_paths(model=model, text=data.text, start_from=start_from)
+    _check_paths(model=model, text=data.text)
     if not machine.device.strip():
         raise UsageError(f"--device: expected a text, got {machine.device!r}")
-    inputs = [path for path in (model, data.text, start_from) if path is not None]
+    inputs = [model, data.text]
     check_output_folder(out, inputs, own="language model")
     if machine.cache is not None:
         check_output_folder(machine.cache, inputs, flag="--cache")
@@ -93,7 +91,7 @@ def train_llm(
 
     quiet_transformers()
     record = fit(
-        model, data.data(), training, out, last_k=last_k, start_from=None if start_from is None else str(start_from),
+        model, data.data(), training, out, last_k=last_k,
         calibration=calibration, machine=machine, say=tell, progress=_Bars(),
     )  # fmt: skip
     print_json(record) if json else _table(record, out)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hi
 from tyro.conf import OmitArgPrefixes, Suppress, arg
 
 from htaf._ground.console import UsageError, check_seed, figures, print_json, say, say_notes, show, tell
-from htaf._ground.errors import HtafError
 from htaf._ground.files import LOCK, check_output_folder, check_place, regular
 from htaf._ground.names import Method, is_outside
 from htaf.cli.flags import Baselines, Column, Columns, DataDir, Device, Folder, Json, outside_step
@@ -552,10 +551,6 @@ class _Training:
             The run; None in a process that is not the first of a training, and where the recipe alone is printed.
         """
         source = self.given.source(self.data, self.out, self.data_dir, self.recipe, self.changes)
-        try:
-            self.recipe.network.fingerprint()  # before what takes seconds to import
-        except ValueError as error:
-            raise HtafError(str(error)) from None
         from htaf.training.distributed import PeerError, default_threads, first_process, thread_count
         from htaf.training.fit import check, fit
         from htaf.training.problems import divided_notes, resolved, supervision

@@ -65,7 +65,6 @@ def fit(
     out: str | Path,
     *,
     last_k: int = 4,
-    start_from: str | None = None,
     calibration: Calibration = "down",
     machine: Machine = AS_USUAL,
     save: bool = True,
@@ -79,8 +78,6 @@ def fit(
         data, training: what it learns from, and how; training.steps 0: calibrated only.
         out: a new folder, or the same run's.
         last_k: how many layers, counted from the end.
-        start_from: a folder of an earlier run on the same model with fewer gates: its weights and gates are kept, and
-            the other layers among the last_k are calibrated.
         calibration: see `htaf.language.calibrate`.
         machine: where the model is held, and how.
         save: write the model too; False: the record alone.
@@ -98,7 +95,7 @@ def fit(
         raise LanguageError(f"last_k must be >= 1, got {last_k}")
     if calibration not in get_args(Calibration):
         raise LanguageError(f"calibration must be {', '.join(get_args(Calibration))}, got {calibration}")
-    work = _Work(model, data, training, Path(out), last_k, start_from, calibration, machine, say, progress)
+    work = _Work(model, data, training, Path(out), last_k, calibration, machine, say, progress)
     with work.claimed(save) as finished:
         if not finished:
             work.compute(save)
@@ -119,7 +116,6 @@ class _Work:
     training: Training
     out: Path
     last_k: int
-    start_from: str | None
     calibration: Calibration
     machine: Machine
     say: Say
@@ -133,11 +129,7 @@ class _Work:
     @cached_property
     def content(self) -> dict[str, Any]:
         """Hashes of what the run reads: the same run is known again wherever its inputs lie."""
-        return {
-            "model": files.fingerprint(self.model),
-            "start_from": None if self.start_from is None else files.fingerprint(self.start_from),
-            "data": [text.fingerprint(self.data.text)],
-        }
+        return {"model": files.fingerprint(self.model), "data": [text.fingerprint(self.data.text)]}
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -153,15 +145,6 @@ class _Work:
         """Hold the folder; gives whether the run is finished. A new folder is empty again after an error."""
         key = content_hash(self.identity)
         _record(self.out, key)
-        if self.start_from is not None:
-            begun = read(self.start_from)
-            if begun["content"]["model"] != self.content["model"]:
-                raise LanguageError(f"expected a run on {self.model}, {self.start_from} is one on another model")
-            if begun["last_k"] >= self.last_k:
-                raise LanguageError(
-                    f"{self.start_from} has gates in its last {begun['last_k']} layers: expected a larger last_k, got "
-                    f"{self.last_k}"
-                )
         fresh = not self.out.exists()
         self.out.mkdir(parents=True, exist_ok=True)
         with locked(self.out, "another process trains in", LanguageError):
@@ -182,7 +165,7 @@ class _Work:
 
     def about(self) -> dict[str, Any]:
         """Return the arguments as the record stores them."""
-        return self.identity | {"model": self.model, "data": asdict(self.data), "start_from": self.start_from}
+        return self.identity | {"model": self.model, "data": asdict(self.data)}
 
     def saved(self, record: dict[str, Any]) -> bool:
         """Return whether the files of a finished run are there, as they were written."""
@@ -206,7 +189,7 @@ class _Work:
         if longest is not None and self.data.length > longest:
             raise LanguageError(f"length must be <= {longest}, as the model reads at once, got {self.data.length}")
         if gates_of(original):
-            raise LanguageError(f"{self.model} has gates already: give its original as the model, and it as start_from")
+            raise LanguageError(f"{self.model} has gates already: give its original")
         gated_mlps(original)
         return count - self.last_k
 
@@ -279,8 +262,7 @@ class _Work:
         return content_hash([*inputs, str(self.dtype)])[:16]
 
     def _calibration_key(self, tokens: Tensor) -> str:
-        inputs = [self.content["model"], self.content["start_from"], tokens.tolist(), self.last_k, self.calibration]
-        return self._cache_key(*inputs)
+        return self._cache_key(self.content["model"], tokens.tolist(), self.last_k, self.calibration)
 
     def _known(self, key: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Scores, computed or read from the cache that several runs share."""
@@ -307,7 +289,7 @@ class _Work:
 
     def _calibrated(self, tokens: Tensor) -> tuple[Any, list[CalibratedLayer]]:
         """Compute the calibrated model, or read it where another run, process or call has kept it."""
-        made, _ = self.load(self.start_from or self.model)
+        made, _ = self.load(self.model)
 
         def computed() -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
             report = calibrate(

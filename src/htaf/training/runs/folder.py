@@ -85,19 +85,14 @@ def _commit() -> str | None:
     if not (root / ".git").exists():
         return None
     try:
-        head = subprocess.run(
-            ["git", "-C", root, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True
-        )
-        dirty = subprocess.run(
-            ["git", "-C", root, "status", "--porcelain", "-uno", "src"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
+        asked = (["rev-parse", "HEAD"], ["status", "--porcelain", "-uno", "src"])
+        head, changed = (
+            subprocess.run(["git", "-C", root, *one], capture_output=True, text=True, timeout=10, check=True).stdout
+            for one in asked
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")
+    return head.strip() + ("+changes" if changed.strip() else "")
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
