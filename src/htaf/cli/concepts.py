@@ -52,7 +52,7 @@ from htaf.cli.flags import (
     needs_source,
     opened_run,
 )
-from htaf.concepts.codes import ConceptError, MissingPartError, PartName
+from htaf.concepts.codes import PartName
 from htaf.concepts.explorer.shown import Shown
 from htaf.data.notes import new_sentences
 
@@ -71,17 +71,6 @@ CodesDir = Annotated[
 ]
 Out = Annotated[Path, arg(help="Folder: a new one, or that of a stopped command, to continue it.", metavar="DIR")]
 ScoredPart = Annotated[PartName, arg(help="Which images are scored.")]
-
-
-@contextlib.contextmanager
-def offering_parts(part: PartName) -> Iterator[None]:
-    """Where codes lack the part that --part says, say which they have."""
-    try:
-        yield
-    except MissingPartError as error:
-        if error.part != part or not error.present:
-            raise
-        raise ConceptError(f"{error}: give --part {' or '.join(error.present)}") from None
 
 
 def image_run(run: Path, method: str | None = None) -> Run:
@@ -193,8 +182,7 @@ def score(
 
     if out is not None:
         check_output_folder(out, [codes], own="folder of scores")
-    with offering_parts(part):
-        scores = scores_of(open_folder(codes), scored=part)
+    scores = scores_of(open_folder(codes), scored=part)
     if out is not None:
         write_atomic(out / SCORES, to_json(scores))
     if json:
@@ -363,8 +351,7 @@ def explore(
     from htaf.concepts.explorer.run_page import build_run_page
 
     opened = image_run(run, method)
-    with offering_parts(shown.part):
-        made = build_run_page(opened, codes, out, names=names, shown=shown, data_dir=data_dir, progress=True)
+    made = build_run_page(opened, codes, out, names=names, shown=shown, data_dir=data_dir, progress=True)
     say_notes(new_sentences(made["notes"], opened.record["notes"]))
     print_json(made)
     if not json:

@@ -77,7 +77,6 @@ def train_llm(
     if not 1 <= last_k <= MOST:
         raise UsageError(f"--last-k must be in 1 to {MOST}, got {last_k}")
     data.check()
-    _check_paths(model=model, text=data.text)
     if not machine.device.strip():
         raise UsageError(f"--device: expected a text, got {machine.device!r}")
     inputs = [model, data.text]
@@ -95,14 +94,6 @@ def train_llm(
         calibration=calibration, machine=machine, say=tell, progress=_Bars(),
     )  # fmt: skip
     print_json(record) if json else _table(record, out)
-
-
-def _check_paths(**given: Path | str | None) -> None:
-    """Raise UsageError for a flag whose path no system takes."""
-    for name, path in given.items():
-        if "\0" in str(path):
-            flag = name.replace("_", "-")
-            raise UsageError(f"--{flag}: expected a path, got {str(path)!r}, which holds a null character")
 
 
 class _Bars:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from htaf.program.packed import Report, Row
     from htaf.training.runs import PackedRun, Run
     from htaf.training.runs.packing import WrittenFile
-    from htaf.training.runs.verify import Checked
 
 OutFile = Annotated[Path, arg(help="File to write. Nothing is written if a check fails.", metavar="FILE")]
 Part = Annotated[
@@ -151,7 +150,8 @@ def verify(
         ):
             found.append(one)
             if not json:  # as soon as it is known: others may take minutes
-                what = f"not run: {one.wrong}" if one.wrong else f"{one.rows:,} rows: {_differ(one)}"
+                differ = f"{one.predictions:,} predictions and {one.outputs:,} outputs differ"
+                what = f"not run: {one.wrong}" if one.wrong else f"{one.rows:,} rows: {differ}"
                 say(f"{one.where:{len(found[0].where)}}  {what}")
                 sys.stdout.flush()
     if json:
@@ -160,10 +160,6 @@ def verify(
         fail(f"{', '.join(differing)}: numbers differ", FAILED)
     if all(one.wrong for one in found[1:] if one.where != CIRCUIT):
         raise UsageError(f"nothing here runs {exported}")
-
-
-def _differ(one: Checked) -> str:
-    return f"{one.predictions:,} predictions and {one.outputs:,} outputs differ"
 
 
 def opened(path: Path, *, exact: bool, method: str | None) -> Run | PackedRun:

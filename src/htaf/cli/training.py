@@ -38,7 +38,6 @@ METAVARS = {
     tuple[float, ...] | None: "FLOAT [FLOAT ...]",
     Method | str: f"{'|'.join(get_args(Method))}|CLASS",
 }
-MOST_THREADS = 1024  # that a record may hold
 SHARPEN_START = "half of alpha0 with alpha0 alpha1 = 2; beta 2"
 
 
@@ -181,30 +180,17 @@ def _flag(field: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class RunFlags:
-    """How many processes train, and with how many threads; see docs/scaling.md.
+    """How many processes train; see docs/scaling.md. OMP_NUM_THREADS says with how many threads each.
 
     Args:
         devices: Processes on this machine, one a GPU; batch_size is that of all together.
         nodes: Machines.
-        threads: CPU threads; none: OMP_NUM_THREADS, else 1 for tables, as many as cores for images; shared by several
-            processes. More than the cores that are free make a training many times slower. A resumed training keeps
-            its number.
         print_recipe: Print the recipe with the values that would be used, as a TOML table, and train nothing.
     """
 
     devices: int = 1
     nodes: int = 1
-    threads: int | None = None
     print_recipe: bool = False
-
-    def check(self) -> None:
-        """Raise UsageError for a number of threads that cannot be."""
-        if self.threads is None:
-            return
-        if not 1 <= self.threads <= MOST_THREADS:
-            raise UsageError(f"--threads must be in 1 to {MOST_THREADS}, got {self.threads}")
-        if self.devices * self.nodes > 1:
-            raise UsageError("--threads is for one process: for several set OMP_NUM_THREADS")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -556,7 +542,6 @@ class _Training:
         from htaf.training.problems import divided_notes, resolved, supervision
         from htaf.training.runs import short_commit
 
-        self.flags.check()
         check(self.recipe, self.running)
         before = None if self.flags.print_recipe else self._before()
         attributes = supervision(self.recipe, self.data_dir)
@@ -570,7 +555,7 @@ class _Training:
             return _print_recipe(recipe, json)
         remembered = source.remembered(self.data_dir, images=isinstance(self.given, ImageFlags))
         try:
-            with thread_count(self.flags.threads or default_threads(recipe)):
+            with thread_count(default_threads(recipe)):
                 run = fit(
                     recipe, data, self.out, seed=self.seed, split=source.mode, source=remembered, notes=why,
                     attributes=attributes, method=self.step, running=self.running,
@@ -590,7 +575,7 @@ class _Training:
 
     def _before(self) -> dict[str, Any] | None:
         """Return the record of this training where its folder holds one already; another one is an error."""
-        from htaf.training.runs import check_folder
+        from htaf.training.runs.folder import check_folder
 
         known = self.recipe.identity()
         if known.get("augment") == "auto":  # known once the data are
@@ -598,9 +583,6 @@ class _Training:
         before = check_folder(self.out, {"seed": self.seed, "recipe": known}, part=True)
         if before is None:
             check_place(self.out / LOCK)
-        elif before["status"] != "finished" and self.flags.threads not in (None, began := before["threads"]):
-            begun = f"{self.out} began with {began}, which a resumed training keeps"
-            say_notes([f"--threads {self.flags.threads}: {begun}"])
         return before
 
 

@@ -65,17 +65,9 @@ from htaf.training.module import (
 )
 from htaf.training.problems import Problem, data_identity, positive_of, problem, resolved, supervision
 from htaf.training.recipe import Recipe, Running
-from htaf.training.runs import (
-    CHECKPOINTS,
-    Run,
-    claim,
-    content_hash,
-    finish_run,
-    finished_run,
-    read_record,
-)
-from htaf.training.runs.folder import FORMAT
+from htaf.training.runs.folder import CHECKPOINTS, FORMAT, claim, content_hash, read_record
 from htaf.training.runs.predictions import measure
+from htaf.training.runs.run import Run, finish_run, finished_run
 from htaf.transform import convert
 from htaf.transform.diagnostics import BINARY, layer_statistics
 
@@ -245,18 +237,10 @@ def check(recipe: Recipe, running: Running = AS_USUAL) -> None:
         raise TrainingError(f"workers must be in 0 to {MOST_WORKERS}, got {running.workers}")
     if recipe.exact_epoch is not None and running.world > 1:
         raise TrainingError(f"exact_from trains in one process, got {running.world}: expected exact_from 1")
-    _fingerprint(recipe)
     try:
+        recipe.network.fingerprint()
         recipe.network.check_available()
     except (ValueError, OSError) as error:
-        raise TrainingError(str(error)) from None
-
-
-def _fingerprint(recipe: Recipe) -> dict[str, str]:
-    """Of the files that the network starts from; TrainingError where one is missing."""
-    try:
-        return recipe.network.fingerprint()
-    except ValueError as error:
         raise TrainingError(str(error)) from None
 
 
@@ -272,7 +256,7 @@ def run_identity(
     """What makes two trainings the same; its content hash is the key of a run."""
     recipe, _ = resolved(recipe, data)
     more: dict[str, Any] = {} if test else {"test": False}
-    more |= _fingerprint(recipe)
+    more |= recipe.network.fingerprint()
     channels = data.train.channels if isinstance(data, Images) else 0
     if channels and recipe.flat().get("pretrained"):
         more["normalisation"] = recipe.network.normalisation(channels)
