@@ -14,12 +14,12 @@ from htaf.data.image_sets import load
 from htaf.data.images import Images
 from htaf.data.images import split as split_images
 from htaf.models.icbm import ICBM
-from htaf.training.backbones import CHECKS, FEATURES, FeatureStore, fill, folder_of, key_of
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
 from htaf.training.recipe import Recipe
 from htaf.training.runs import Run, open_run
 from htaf.training.runs import features as room
+from htaf.training.runs.features import CHECKS, FEATURES, FeatureStore, fill, folder_of, key_of
 
 
 def recipe(**changes: Any) -> Recipe:

@@ -42,8 +42,8 @@ from htaf.data.image_reading import threads as cores
 from htaf.data.image_sources import Decoded, Held, Image, read_block, source
 from htaf.data.images import FilePart, ImagePreprocessor, Images, Part
 from htaf.data.reading import DataError
-from htaf.training.backbones import FeatureStore, key_of
 from htaf.training.runs import Run
+from htaf.training.runs.features import FeatureStore, key_of
 from htaf.training.runs.run import is_own, rows_of
 from htaf.transform import convert
 

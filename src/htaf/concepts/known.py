@@ -24,8 +24,8 @@ from htaf._ground.files import regular, write_atomic
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.extract import choose_device
 from htaf.data.images import ImagePreprocessor, Images, Part
-from htaf.training.backbones import BATCH, FeatureStore, key_of
 from htaf.training.runs import Run
+from htaf.training.runs.features import BATCH, FeatureStore, key_of
 from htaf.training.runs.run import rows_of
 
 FILE = "known.safetensors"

@@ -22,8 +22,8 @@ from htaf.concepts.heads import Edit, Head, correct, edit_pairs, fewer_right, me
 from htaf.data.images import ImagePreprocessor, Images
 from htaf.data.parts import Data, Part
 from htaf.models.icbm import ICBM
-from htaf.training.backbones import FeatureBatches, FeatureStore, key_of
 from htaf.training.runs import HASHED, MODEL, RECORD, SMOOTH, Run, RunError, content_hash
+from htaf.training.runs.features import FeatureBatches, FeatureStore, key_of
 from htaf.training.runs.predictions import measure
 from htaf.training.runs.run import rows_of
 

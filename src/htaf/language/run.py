@@ -26,7 +26,6 @@ from htaf.language.options import Calibration, Data, LanguageError, Machine, Tra
 from htaf.training.runs import content_hash, environment, locked
 
 RECORD, WORK, FORMAT = "htaf_record.json", "work", 1
-_NO_NEARNESS = {"kl": None, "agreement": None}
 _CALIBRATED = (".threshold", ".scale", ".width", ".down_proj.weight")
 AS_USUAL = Machine()
 Say = Callable[[str], None]
@@ -217,7 +216,7 @@ class _Work:
         test = self._hidden(original, blocks.test, start, "test", half=False)
         of_original = self._cache_key(self.content["model"], blocks.test.tolist())
         before = self._known(of_original, lambda: self._scored("original", original, start, test))
-        before |= _NO_NEARNESS
+        before |= {"kl": None, "agreement": None}
         say(f"original: {_told(before)}")
         half = self.training.precision == "bfloat16"
         learn = [

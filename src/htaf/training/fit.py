@@ -416,10 +416,7 @@ def _trainer(
     if recipe.exact_epoch is not None:
         count_from = max(count_from, math.ceil(recipe.hardening.exact_from * training.epochs))
     history = History(out, training.patience, count_from, running.world, last=training.keep == "last")
-    callbacks: list[L.Callback] = [history]
-    if running.progress:
-        callbacks.append(ShownProgress(posed, recipe, history, "images" if images else "rows"))
-    callbacks.append(AtomicCheckpoint(out / CHECKPOINTS, history, running.checkpoint_seconds))
+    callbacks = [history, AtomicCheckpoint(out / CHECKPOINTS, history, running.checkpoint_seconds)]
     trainer = L.Trainer(
         **trainer_options(running, PlainCheckpoints()),
         max_epochs=training.epochs,
@@ -434,6 +431,8 @@ def _trainer(
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
     )
+    if running.progress and trainer.is_global_zero:
+        trainer.callbacks.insert(1, ShownProgress(posed, recipe, history, "images" if images else "rows"))  # pyright: ignore[reportAttributeAccessIssue]
     return trainer, history
 
 

@@ -487,7 +487,8 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 class ShownProgress(Callback):
-    """Show how far a training is by `htaf._ground.console.progress`, with the losses of the last validation."""
+    """Show how far a training is by `htaf._ground.console.progress`, with the losses of the last validation; of several
+    processes in the first one."""
 
     def __init__(self, posed: Problem, recipe: Recipe, history: History, unit: str) -> None:
         self.posed, self.recipe, self.history, self.unit = posed, recipe, history, unit
@@ -496,8 +497,6 @@ class ShownProgress(Callback):
         self.losses = ""
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if not trainer.is_global_zero:
-            return
         recipe, posed, training = self.recipe, self.posed, self.recipe.optimization
         augment = f", augment {recipe.data.augment}" if isinstance(recipe.data, ImageData) else ""
         cpu, threads = trainer.strategy.root_device.type == "cpu", counted(torch.get_num_threads(), "thread")
@@ -515,7 +514,7 @@ class ShownProgress(Callback):
         self.advance = self.stack.enter_context(progress(what, pl_module.steps, done=done))
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if trainer.is_global_zero and trainer.current_epoch == self.recipe.exact_epoch:
+        if trainer.current_epoch == self.recipe.exact_epoch:
             tell(f"epoch {trainer.current_epoch + 1}/{self.recipe.optimization.epochs}: exact from here")
 
     def on_train_batch_end(
@@ -525,7 +524,7 @@ class ShownProgress(Callback):
         self.advance(1, f"epoch {epoch}/{of}{self.losses}")
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if not trainer.is_global_zero or not validated(trainer):
+        if not validated(trainer):
             return
         seen = {name: float(value) for name, value in trainer.callback_metrics.items()}
         loss = seen["val_loss"]
@@ -538,8 +537,6 @@ class ShownProgress(Callback):
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.stack.close()
         seen, of = self.history, self.recipe.optimization
-        if not trainer.is_global_zero or not seen.rows:
-            return
         if seen.stopped and seen.epochs < of.epochs:
             tell(
                 f"stopped early, after epoch {seen.epochs} of {of.epochs}: no better exact network in the last "

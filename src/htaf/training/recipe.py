@@ -732,7 +732,8 @@ class Source(RecipePart):
 
     def arguments(self) -> dict[str, Any]:
         """Those of `htaf.data.tabular.load` but the name, the ones alone that are given."""
-        return {name: value for name in _OF_TABLES if (value := getattr(self, name)) not in (None, False, ())}
+        given = {name: value for name, value in self.values().items() if value not in (None, False, ())}
+        return {name: value for name, value in given.items() if name not in ("name", "split", "size")}
 
     def table(self, data_dir: str | None = None) -> Table:
         """The table; raises as `htaf.data.tabular.load`."""
@@ -754,16 +755,3 @@ class Source(RecipePart):
             place = None if named.is_named(self.name) else located(self.name, data_dir)
         name = self.name if place is None else os.path.realpath(place)
         return {"name": name, "data_dir": data_dir and os.path.realpath(data_dir), **known}
-
-
-_OF_TABLES = (  # arguments of `htaf.data.tabular.load`
-    "target",
-    "task",
-    "text_as_missing",
-    "exclude",
-    "ids",
-    "shares",
-    "group",
-    "time",
-    "weight",
-)

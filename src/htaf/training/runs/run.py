@@ -384,7 +384,7 @@ class Run:
             data: from `data` or `other_data`; None: `data()`, which reads them.
 
         Returns:
-            A sized iterable: inputs float32, targets int64 [rows] or float32 [rows, 1]; see `htaf.runs.data.RunPart`.
+            A sized iterable: inputs float32, targets int64 [rows] or float32 [rows, 1]; see `RunPart`.
 
         Raises:
             RunError: no such part, or a part of data that the run was not trained on.
