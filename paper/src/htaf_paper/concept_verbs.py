@@ -20,7 +20,7 @@ from htaf._ground.console import (
     tell,
 )
 from htaf._ground.files import LOCK, check_output_folder, check_place
-from htaf.cli.concepts import CodesDir, Out, ScoredPart, image_run, offering_parts, own_images, show_accuracies
+from htaf.cli.concepts import CodesDir, Out, ScoredPart, image_run, own_images, show_accuracies
 from htaf.cli.flags import DataDir, Json, MethodOfRun, RunDir
 
 if TYPE_CHECKING:
@@ -217,8 +217,7 @@ def leakage(
         raise UsageError("--attributes needs --names")
     from htaf.concepts.store import open_folder
 
-    with offering_parts(part):
-        found = _leakage(open_folder(codes), names, attributes, part, data_dir)
+    found = _leakage(open_folder(codes), names, attributes, part, data_dir)
     if json:
         return print_json(found)
     show(f"Leakage, part {part}", ("figure", "value"), _leakage_rows(found))
