@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -39,28 +38,29 @@ class Compared:
     differing: Annotated[int | None, arg(metavar="ROWS")] = None
     data: Source = None
     data_dir: DataDir = None
-    method: MethodOfRun = None
 
-    def check(self, run: Path) -> None:
-        """Raise UsageError for values out of range, and for a run that has nothing to write."""
+    def written(self, write: str, run: Path, out: Path, method: str | None, **options: Any) -> Any:
+        """Return what `pack_run` or `export_run` writes. Raises UsageError for a value out of range."""
         if is_language_model(run):
             raise UsageError(f"expected a run with steps, {run} is a language model: open it with htaf.language.load")
         if self.differing is not None and self.differing < 0:
             raise UsageError(f"--differing must be >= 0, got {self.differing}")
+        from htaf.training import runs
 
-    def written(self, write: Callable[..., Any], run: Path, out: Path, **options: Any) -> Any:
-        """Return what `pack_run` or `export_run` writes."""
-        given = {name: value for name, value in vars(self).items() if name != "method"}
         with needs_source("give --data"):
-            return write(opened_run(run, self.method), out, progress=True, **given, **options)
+            return getattr(runs, write)(opened_run(run, method), out, progress=True, **vars(self), **options)
 
 
-def pack(run: RunDir, *, out: OutFile, compared: OmitArgPrefixes[Compared] = Compared(), json: Json = False) -> None:
+def pack(
+    run: RunDir,
+    *,
+    out: OutFile,
+    compared: OmitArgPrefixes[Compared] = Compared(),
+    method: MethodOfRun = None,
+    json: Json = False,
+) -> None:
     """Pack the exact network: bits instead of floats. `htaf predict FILE` reads the file, preprocessing included."""
-    compared.check(run)
-    from htaf.training.runs import pack_run
-
-    made = compared.written(pack_run, run, out)
+    made = compared.written("pack_run", run, out, method)
     if json:
         return print_json(made.to_json())
     say(_folded(made.report))
@@ -79,6 +79,7 @@ def export(
     name: str = "network",
     luts: Annotated[int | None, arg(metavar="NUMBER")] = None,
     compared: OmitArgPrefixes[Compared] = Compared(),
+    method: MethodOfRun = None,
     json: Json = False,
 ) -> None:
     """Write the exact network as ONNX or NIR; or one with weights on a grid as integers alone: C, Verilog, ONNX.
@@ -90,15 +91,12 @@ def export(
         name: Name of the functions in C, or of the module in Verilog.
         luts: Most LUTs of six inputs that Verilog may take, by an estimate; none: 100,000.
     """
-    compared.check(run)
     if luts is not None and luts < 1:
         raise UsageError(f"--luts must be > 0, got {luts}")
     given = {"raw": not raw, "name": name != "network", "luts": luts is not None}
     if unread := [f"--{flag}" for flag, is_given in given.items() if is_given and to not in READS[flag]]:
         raise UsageError(f"--to {to} does not read {', '.join(unread)}")
-    from htaf.training.runs import export_run
-
-    made = compared.written(export_run, run, out, to=to, raw=raw, name=name, luts=luts)
+    made = compared.written("export_run", run, out, method, to=to, raw=raw, name=name, luts=luts)
     if json:
         return print_json(made.to_json())
     for note in made.notes:
@@ -176,7 +174,8 @@ def opened(path: Path, *, exact: bool, method: str | None) -> Run | PackedRun:
 
 def _folded(report: Report) -> Report:
     """Return the report in which operators that run in float alike are one row, with how many they are."""
-    alike, rows = Counter((row.operator, row.how) for row in report.rows), list[Row]()
+    alike = Counter((row.operator, row.how) for row in report.rows)
+    rows: list[Row] = []
     for row in report.rows:
         count = 1 if row.how.startswith("packed") else alike.pop((row.operator, row.how), 0)
         rows += [row if count == 1 else replace(row, name=f"{row.name} and {count - 1} more")] * (count > 0)
