@@ -355,6 +355,8 @@ def _sink(out: Path | None, source: Path, ids: Collection[str], json: bool) -> I
 
         yield write
     if json:
+        import pandas as pd
+
         whole = pd.concat(kept)
         print_json(whole.astype(object).where(whole.notna(), None).to_dict(orient="records"))
 

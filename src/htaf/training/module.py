@@ -487,8 +487,7 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 class ShownProgress(Callback):
-    """Show how far a training is by `htaf._ground.console.progress`, with the losses of the last validation; of several
-    processes in the first one."""
+    """Show how far the first process is by `htaf._ground.console.progress`, with the losses of the last validation."""
 
     def __init__(self, posed: Problem, recipe: Recipe, history: History, unit: str) -> None:
         self.posed, self.recipe, self.history, self.unit = posed, recipe, history, unit
