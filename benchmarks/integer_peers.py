@@ -54,9 +54,10 @@ from htaf.program.integer.c import to_c
 from htaf.program.integer.execute import TARGETS, missing, run_c
 from htaf.program.integer.ops import Array, Conv, IntegerError, Linear, Op, Pool, Shift, View
 from htaf.program.integer.program import Input, IntegerProgram
-from htaf.training.additive import Options, Term, learned, place
+from htaf.training.additive import Term, learned, place
 from htaf.training.boosting import Rows
 from htaf.training.families.logic import LogicNetwork, logic_tables
+from htaf.training.families.mlp import MLPNetwork
 from htaf.training.fit import MOST_EPOCHS
 
 EPOCHS, ROUNDED, BATCH, RATE = 40, 15, 64, 1e-2
@@ -215,7 +216,7 @@ def of_steps(of: Split, steps: int, seed: int) -> IntegerProgram:
         codes, tuple(counts), of.y, classes, np.ones(len(x)), np.zeros((len(x), max(1, classes - (classes == 2))))
     )
     terms = [Term(str(j), (j,)) for j, count in enumerate(counts) if count]
-    place(net, learned(rows, terms, Options(steps=steps))[0])
+    place(net, learned(rows, terms, MLPNetwork(steps=steps))[0])
     return integer_program(net.eval(), x[:64], input=of.input)
 
 

@@ -54,7 +54,7 @@ from htaf.program.integer import Circuit, Input, IntegerProgram, to_c
 from htaf.program.integer.execute import exported
 from htaf.program.integer.ops import LUT, Count, Steps, Take, View
 from htaf.training.runs import open_run
-from htaf.training.runs.integer import build_run
+from htaf.training.runs.packing import build_run
 
 PIXELS, CLASSES, LEVELS, TABLES = 784, 10, 15, 300
 BATCHES = (250, 1000, 10_000)

@@ -37,8 +37,8 @@ from htaf.program.export import onnx_table
 from htaf.training.families.mlp import FAMILY
 from htaf.training.fit import fit
 from htaf.training.runs import Run, export_run, open_packed, open_run, pack_run
-from htaf.training.runs.data import table_rows
 from htaf.training.runs.predictions import of_rows
+from htaf.training.runs.run import table_rows
 
 HERE = Path(__file__).parent
 RECIPES = ("tabular-mlp", "tabular-members")

@@ -76,9 +76,6 @@ def test_evaluate_finds_the_parts_of_the_training(
         assert code == 0, err
         assert json.loads(shown)["exact"] == pytest.approx(run.record["metrics"]["exact"][part])
     assert len(run.part("train")) == run.record["rows"]["train"]
-    if "--time" in flags:
-        code, shown, err = htaf("report", out, "--baselines", "False")
-        assert code == 0, err
     told = htaf("train", "tabular", "--data", file, "--out", out, *QUICK)[2]  # without the flags it is another run
     assert "already done" not in told
     code, printed, err = htaf("predict", out, file)

@@ -19,7 +19,7 @@ from htaf.tables import inspection
 from htaf.tables.inspection import OTHERS, InspectionError, drawn
 from htaf.training.families.mlp import tabular_members
 from htaf.training.runs import Run, RunError
-from htaf.training.runs.data import table_rows
+from htaf.training.runs.run import table_rows
 from made_runs import digits
 from made_runs import made_run as image_run
 from made_table import Kind, made_run, table

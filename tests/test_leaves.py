@@ -22,7 +22,6 @@ from htaf.tables.inspection import reasons
 from htaf.training import boosting
 from htaf.training.boosting import Ands, Rows, as_bits, boosted, grown
 from htaf.training.families import ready_recipe
-from htaf.training.fit import fit
 from htaf.training.problems import problem
 from htaf.training.runs import forward
 from quick import slow_but
@@ -175,14 +174,6 @@ def test_a_table_that_needs_none_has_none(tmp_path: Path) -> None:
     np.testing.assert_array_equal(saved.predict(x), model.predict(x))
     with pytest.raises(ValueError, match="leaves must be 0 or lie in 16 to 65,536, got 1"):
         htaf.HtafRegressor(**QUICK, recipe={"leaves": 1}).fit(*made(100))
-
-
-def test_a_training_goes_on_with_the_same_leaves(tmp_path: Path) -> None:
-    x, y = made()
-    recipe, table = htaf.HtafRegressor(**QUICK)._recipe()[0], from_frame(x, y, task="regression")
-    first = fit(recipe, table, tmp_path / "first")
-    second = fit(recipe, table, tmp_path / "second", continued=first)
-    assert torch.equal(*(run.model().leaves.linear.weight for run in (first, second)))
 
 
 def test_whole_numbers_that_repeat_have_a_threshold_for_each_value() -> None:

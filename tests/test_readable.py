@@ -26,7 +26,6 @@ from htaf.training.additive import (
     STEPS,
     Axis,
     Fit,
-    Options,
     Term,
     few,
     grid,
@@ -39,8 +38,9 @@ from htaf.training.additive import (
 from htaf.training.boosting import Rows
 from htaf.training.distributed import TrainingError
 from htaf.training.families import ready_recipe
+from htaf.training.families.mlp import MLPNetwork
 from htaf.training.runs import Run, open_run
-from htaf.training.runs.integer import build_run, prepared, values_of
+from htaf.training.runs.packing import build_run, prepared, values_of
 
 
 def table(rows: int = 300, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
@@ -127,7 +127,7 @@ def test_columns_that_say_nothing_are_left_out(seed: int) -> None:
     y = (codes[:, 1] > 3) - 1.0 + rng.normal(0, 0.05, 400)
     terms = [Term(str(j), (j,)) for j in range(4)]
     rows = Rows(codes, (8,) * 4, y, 0, np.ones(400), np.zeros((400, 1)))
-    found, _ = learned(rows, terms, Options(steps=3))
+    found, _ = learned(rows, terms, MLPNetwork(steps=3))
     assert found.bits[0, 8 + 3] > 0.9
     assert found.steps(rows, terms) <= 3
 
@@ -137,7 +137,7 @@ def test_outputs_out_of_fold_are_worse_than_those_of_the_fit() -> None:
     codes = rng.integers(0, 31, (240, 6))
     y = (codes[:, 0] > 15) + rng.normal(size=240)
     rows = Rows(codes, (30,) * 6, y, 0, np.ones(240), np.zeros((240, 1)))
-    fit, outside = learned(rows, [Term(str(j), (j,)) for j in range(6)], Options())
+    fit, outside = learned(rows, [Term(str(j), (j,)) for j in range(6)], MLPNetwork())
     constant, own, found = (rows.losses(of).mean() for of in (np.full((240, 1), y.mean()), fit.of(rows), outside))
     assert own < 0.99 * found < constant
 

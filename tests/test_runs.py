@@ -34,7 +34,6 @@ from htaf.training.runs import (
     LOCK,
     Run,
     RunError,
-    claim,
     finish_run,
     forward,
     locked,
@@ -43,6 +42,7 @@ from htaf.training.runs import (
     start_run,
     write_atomic,
 )
+from htaf.training.runs.folder import claim
 from htaf.training.runs.predictions import Joined, of_rows
 
 IDENTITY: dict[str, Any] = {"recipe": {"method": "htaf", "lr": 0.1, "hidden": [6]}, "seed": 0, "data": {"name": "made"}}

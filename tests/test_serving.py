@@ -25,8 +25,7 @@ import torch
 from PIL import Image
 
 import made_runs
-from htaf import Heaviside, functional, harden
-from htaf._ground.console import UsageError
+from htaf import Heaviside, harden
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.models.build import build
@@ -217,97 +216,6 @@ def test_bits_are_those_of_the_last_step(
         open_packed(image_file).predict_images(given, bits=True)
 
 
-def test_a_model_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(0)
-    net = torch.nn.Sequential(torch.nn.Linear(4, 16), Heaviside(), torch.nn.Linear(16, 2))
-    x = torch.randn(3, 4)
-    save(model := pack(net, x), file := tmp_path / "own.htaf")
-    bad = [b"[[1, 2]]", b"[]", b"{}", b"[[1, 2, 3, NaN]]", b'[["a", 2, 3, 4]]', b"[[1, 2], [3]]", b"[" * 100_000]
-    found = answers_of(
-        predictor(file, monkeypatch), [json.dumps(x[:1].tolist()).encode(), *bad, b"%a" % x[1:].tolist()]
-    )
-    assert [status for status, _ in found] == [200, *[422] * len(bad), 200]
-    words = ("expected JSON lists", "expected a list of inputs", "expected the inputs ['arr_0'], got []")
-    assert all(text.startswith(words) for _, text in found[1:-1])
-    torch.testing.assert_close(torch.tensor([*found[0][1], *found[-1][1]]), model(x))
-    with pytest.raises(UsageError, match="no --bits with a model of your own"):
-        predictor(file, monkeypatch, bits=True)
-
-
-class Two(torch.nn.Module):
-    """Two inputs; outputs of each row by name, and one of all rows."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = torch.nn.Linear(4, 16), torch.nn.Linear(16, 2)
-
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
-        z = self.b(functional.heaviside(self.a(x))) + y.flatten(1)[:, :2]
-        return {"logits": z, "both": (z[:, 0], z[:, 1:]), "mean": z.mean()}
-
-
-def own(folder: Path) -> tuple[Path, Any, tuple[torch.Tensor, torch.Tensor]]:
-    """A file of a packed model of one's own, the model, and inputs."""
-    torch.manual_seed(0)
-    x = torch.randn(5, 4), torch.randn(5, 1, 3)
-    save(model := pack(Two(), x), folder / "own.htaf")
-    return folder / "own.htaf", model, x
-
-
-def npz(*arrays: Any, **named: Any) -> bytes:
-    np.savez_compressed(file := io.BytesIO(), *arrays, **named)
-    return file.getvalue()
-
-
-def test_inputs_and_outputs_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, model, (x, y) = own(tmp_path)
-    worker = predictor(file, monkeypatch)
-    as_lists = json.dumps({"arr_1": y[:2].tolist(), "arr_0": x[:2].tolist()}).encode()
-    bad = {
-        b"[1]": "expected the inputs ['arr_0', 'arr_1'], got ['arr_0']",
-        npz(x.numpy()): "expected the inputs ['arr_0', 'arr_1'], got ['arr_0']",
-        npz(x.numpy(), y[:4].numpy()): "expected as many rows of every input, got [5, 4]",
-        npz(x[:, :3].numpy(), y.numpy()): "expected a list of inputs of shape [4], finite numbers, got arr_0 of shape",
-        npz(x.numpy(), np.array([{}])): "expected JSON lists of numbers, or an npz file of arrays, got Object arrays",
-        npz(np.zeros(1 << 27)): "expected JSON lists of numbers, or an npz file of arrays, got arrays of 1,07",
-        npz(x.numpy(), y.numpy())[:200]: "expected JSON lists of numbers, or an npz file of arrays, got File is not",
-    }
-    answers = worker.forward([as_lists, *bad, npz(x[2:].numpy(), y[2:].double().numpy())])
-    wanted = [model(x[rows], y[rows]) for rows in (slice(2), slice(2, None))]
-    for answer, expected in zip((answers[0], answers[-1]), wanted, strict=True):
-        found = json.loads(answer[3:])
-        torch.testing.assert_close(torch.tensor(found["logits"]), expected["logits"])
-        torch.testing.assert_close(torch.tensor(found["both"][1]), expected["both"][1])
-        # of its own rows, not of those beside them
-        assert found["mean"] == pytest.approx(float(expected["mean"]), rel=1e-5)
-    for words, answer in zip(bad.values(), answers[1:-1], strict=True):
-        assert (answer[:3], answer[3:].decode()[: len(words)]) == (b"422", words)
-
-
-class Prototypes(torch.nn.Module):
-    """The distances to some prototypes, or those between rows; and the prototypes themselves."""
-
-    def __init__(self, rows: bool) -> None:
-        super().__init__()
-        self.first, self.last, self.rows = torch.nn.Linear(4, 16), torch.nn.Linear(16, 6), rows
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        z = self.last(functional.heaviside(self.first(x)))
-        return (z @ z.T, z) if self.rows else (torch.cdist(z, self.last.weight.T[:6]), z[:1].expand(6, 6))
-
-
-@pytest.mark.parametrize("rows", [False, True])
-def test_outputs_that_are_no_rows_are_not_split(rows: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests of six rows together, as many as the last output has of its own, or of columns as there are rows."""
-    torch.manual_seed(0)
-    x = torch.randn(6, 4)
-    save(model := pack(Prototypes(rows), x), file := tmp_path / "own.htaf")
-    found = predictor(file, monkeypatch).forward([npz(some.numpy()) for some in x.split([2, 4])])
-    for some, answer in zip(x.split([2, 4]), found, strict=True):
-        for got, wanted in zip(json.loads(answer[3:]), model(some), strict=True):
-            torch.testing.assert_close(torch.tensor(got), wanted)
-
-
 def test_a_mistake_of_the_server_is_not_told(
     image_file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -423,12 +331,16 @@ def test_a_server_stops_on_sigterm(table_file: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("net.packed", "expected a safetensors file"), ("none", "cannot be read: No such file"), ("own", "--bits")],
+    [
+        ("net.packed", "expected a safetensors file"),
+        ("none", "cannot be read: No such file"),
+        ("own", "no preprocessing"),
+    ],
 )
 def test_a_file_that_cannot_be_served_is_an_error(htaf: Any, tmp_path: Path, name: str, said: str) -> None:
     (tmp_path / "net.packed").write_bytes(b"no packed network")
     net, x = torch.nn.Sequential(torch.nn.Linear(3, 8), Heaviside(), torch.nn.Linear(8, 2)), torch.zeros(2, 3)
     save(pack(net, x), tmp_path / "own")
-    code, _, err = htaf("serve", str(tmp_path / name), *(["--bits"] if name == "own" else []))
+    code, _, err = htaf("serve", str(tmp_path / name))
     assert code != 0
     assert said in err

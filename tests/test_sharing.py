@@ -23,7 +23,7 @@ import htaf
 from htaf import sharing
 from htaf._ground.errors import HtafError
 from htaf._ground.files import SEAL, sealed
-from htaf.sharing import PACKED, SharingError, card, without_paths
+from htaf.sharing import PACKED, SharingError, card, push_to_hub, without_paths
 from htaf.training import runs
 from htaf.training.runs import HASHED, RECORD
 from made_hub import Hub, serving
@@ -183,31 +183,26 @@ def test_without_a_login_nothing_is_written(kinds: Kinds, hub: Hub, monkeypatch:
 
 def test_the_command(kinds: Kinds, hub: Hub, htaf: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    code, out, err = htaf("push", kinds["table"].place, "ann/net", "--license", "mit", "--json")
-    assert code == 0, err
-    said = json.loads(out)
-    assert (said["name"], said["private"]) == ("ann/net", False)
-    assert "opens it" in htaf("push", kinds["packed"].place, "ann/words")[1]
+    commit = push_to_hub(kinds["table"].place, "ann/net", license="mit")
+    push_to_hub(kinds["packed"].place, "ann/words")
     ROWS.to_csv("rows.csv", index=False)
     own = htaf("predict", kinds["table"].place, "rows.csv")[1]
-    assert htaf("predict", f"ann/net@{said['commit']}", "rows.csv")[1] == own
+    assert htaf("predict", f"ann/net@{commit}", "rows.csv")[1] == own
     write_model(tmp_path / "llama")
     hub.put_folder("ann/plain", tmp_path / "llama")
     assert "its config.json is of another library" in htaf("evaluate", "ann/plain")[2]
     assert "a commit, branch or tag of ann/words at the hub, got 'v9'" in htaf("predict", "ann/words@v9", "rows.csv")[2]
     asked = len(hub.asked)
-    assert htaf("report", "ann/net")[0] == 1, "it would be written into the cache of the hub"
     Path("runs").mkdir()
     assert "found none at runs/net" in htaf("evaluate", "runs/net")[2]
     assert len(hub.asked) == asked, "a folder of this machine that is not there is not asked for"
-    for words, said in (
-        (("net",), "owner/name"),
-        (("a/b", "--revision", "a b"), "branch"),
-        (("a/b", "--license", ""), "lic"),
+    for name, given, said in (
+        ("net", {}, "owner/name"),
+        ("a/b", {"revision": "a b"}, "branch"),
+        ("a/b", {"license": ""}, "lic"),
     ):
-        code, _, err = htaf("push", kinds["table"].place, *words)
-        assert code == 1
-        assert f"expected {'the name of a ' if said != 'owner/name' else ''}{said}" in err
+        with pytest.raises(HtafError, match=f"expected {'the name of a ' if said != 'owner/name' else ''}{said}"):
+            push_to_hub(kinds["table"].place, name, **given)
 
 
 # what strangers put there

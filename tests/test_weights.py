@@ -42,8 +42,8 @@ from htaf.training.families import ready_recipe
 from htaf.training.problems import class_weights, problem
 from htaf.training.recipe import TableData
 from htaf.training.runs import Run, open_packed, open_run
-from htaf.training.runs.data import table_rows
 from htaf.training.runs.metrics import Loss, decided, metrics, threshold_for
+from htaf.training.runs.run import table_rows
 from htaf.transform.hardening import refit_head
 
 SMALL: dict[str, Any] = {"hidden": (16,), "epochs": 6, "lr": 0.03, "batch_size": 32, "recipe": {"members": 2}}

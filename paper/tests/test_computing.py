@@ -19,8 +19,8 @@ import pytest
 
 from htaf._ground.files import LOCK, hold
 from htaf.training.families import make_recipe
+from htaf.training.recipe import Source
 from htaf.training.runs import open_run
-from htaf.training.source import Source
 from htaf_paper import computing as cells
 from htaf_paper.computing import (
     FILE,

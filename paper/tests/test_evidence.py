@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from htaf.training.families import make_recipe
-from htaf.training.recipe import Recipe
-from htaf.training.source import Source
+from htaf.training.recipe import Recipe, Source
 from htaf_paper import icbm, images, tabular, theory, vanishing
 from htaf_paper.computing import Place, Task
 from htaf_paper.evidence import Evidence

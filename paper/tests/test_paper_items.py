@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from htaf._ground.console import running
 from htaf.training.families import make_recipe
-from htaf.training.source import Source
+from htaf.training.recipe import Source
 from htaf_paper import cells, command, engine, plans, verdicts
 from htaf_paper.computing import Computing, StudyError, Task, attempt, cell_folder
 from htaf_paper.computing import Place as CellPlace

@@ -13,7 +13,7 @@ import openai
 import pytest
 import torch
 
-from htaf.cli import naming
+from htaf.cli import concepts as naming
 from htaf.concepts.codes import Codes
 from htaf.concepts.store import open_codes, write_codes
 from made_pictures import NAMES, VisionModel, pictured

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -209,6 +210,19 @@ def test_the_usual_loss_is_the_one_that_the_targets_ask_for(name: str) -> None:
         judge_by(net, (ROWS, torch.rand(600, 2, 5)), None, None, None)
     other = judge_by(net, (ROWS, y), lambda output, y: (output * 0).sum() + 7, None, None)
     assert other(net) == 7
+
+
+def test_held_out_data_that_are_the_training_data_are_warned_of() -> None:
+    net = nn.Sequential(nn.Linear(6, 8), HTAF(1.0, 5.0), nn.Linear(8, 2))
+    y = (ROWS[:, 0] > 0).long()
+    batches = [(ROWS[:300], y[:300]), (ROWS[300:], y[300:])]
+    for valid in ((ROWS, y), batches, [(ROWS, y)]):
+        with pytest.warns(UserWarning, match="valid holds training data"):
+            _, report = htaf.finish(net, batches, valid=valid)
+        assert any("training data" in note for note in report.notes)
+    with warnings.catch_warnings(record=True) as seen:
+        htaf.finish(net, batches[:1], valid=batches[1])
+    assert not [one for one in seen if "training data" in str(one.message)]
 
 
 def test_seconds_bound_all_that_is_tried() -> None:

@@ -33,7 +33,7 @@ from htaf.program.packed.graph import Traced, trace
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
 from htaf.training.runs import Run, RunError
-from htaf.training.runs.integer import build_run
+from htaf.training.runs.packing import build_run
 from htaf.transform.grid import columns_grid
 from htaf.transform.spiking.neurons import IF, LIF
 from quick import slow_but

@@ -20,7 +20,7 @@ from htaf.program.integer.logic_c import compared_of, names
 from htaf.program.integer.ops import LUT, Count, IntegerError, Linear, Steps, Take, View
 from htaf.program.integer.program import Input, IntegerProgram
 from htaf.program.integer.raw import raw, raw_inputs
-from htaf.training.runs.integer import inputs_of, prepared, values_of
+from htaf.training.runs.packing import inputs_of, prepared, values_of
 
 CODES = (-9.0, 77.0)
 

@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
 import pandas as pd
 import pytest
-import torch
 from sklearn.datasets import load_iris
 from tests.integer.made import KINDS, random_program
 
 from htaf.cli import main
 from htaf.core.kernels import native
 from htaf.data.preprocess import Preprocessor
-from htaf.models.logic import LogicNet
 from htaf.program.integer import exports
 from htaf.program.integer.c import to_c
 from htaf.program.integer.execute import run_program
@@ -28,8 +26,7 @@ from htaf.program.integer.ops import Linear, Steps
 from htaf.program.integer.program import Input, IntegerProgram
 from htaf.program.integer.raw import raw
 from htaf.program.integer.verilog import to_verilog
-from htaf.training.runs import open_run
-from htaf.training.runs.integer import inputs_of, prepared
+from htaf.training.runs.packing import inputs_of, prepared
 
 FILES = {"integer": "p.safetensors", "c": "c", "verilog": "v", "onnx-integer": "p.onnx"}
 
@@ -103,26 +100,10 @@ def test_an_export_that_says_its_inputs_wrongly_differs(
     def wrong(*given: Any) -> list[dict[str, Any]]:
         return [one | {"scale": 2 * one["scale"]} for one in inputs_of(*given)]
 
-    monkeypatch.setattr("htaf.training.runs.integer.inputs_of", wrong)
+    monkeypatch.setattr("htaf.training.runs.packing.inputs_of", wrong)
     assert htaf(monkeypatch, "export", run, "--to", "integer", "--out", tmp_path / "p") == 0
     assert htaf(monkeypatch, "verify", tmp_path / "p", run) == 1
     assert "integer program: numbers differ" in capsys.readouterr().err
-
-
-def test_a_logic_network_is_trained_further(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before, out = open_run(run.parent / "logic"), tmp_path / "more"
-    divisor = before.record["model"]["divisor"]
-    assert divisor == 2.0 ** round(np.log2(divisor))
-    words = ("--data", run.parent / "iris.csv", "--target", "target")
-    continued = ("--continue-from", before.path, "--epochs", 2, "--baselines", False, "--luts", 12)
-    assert htaf(monkeypatch, "train", "logic", *words, *continued, "--out", out) == 0, capsys.readouterr().err
-    after = open_run(out)
-    assert after.record["model"] == before.record["model"]
-    layers = [cast(LogicNet, one.model()).layers[0] for one in (before, after)]
-    assert torch.equal(layers[0].connections, layers[1].connections)
-    assert not torch.equal(layers[0].table, layers[1].table)
 
 
 @pytest.mark.parametrize(("name", "offered"), [("run", True), ("logic", False)])

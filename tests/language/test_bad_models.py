@@ -13,8 +13,8 @@ import torch
 from tests.language.models import tiny, write_gguf
 
 from htaf.language import LanguageError, Training, calibrate, files
+from htaf.language.losses import TextScores
 from htaf.language.run import RECORD, read
-from htaf.language.scores import text_scores
 from htaf.models import hub
 
 
@@ -117,13 +117,9 @@ def test_a_configuration_loads_nothing(model, tmp_path):
     assert torch.equal(made.generate(**prompt, do_sample=False, max_new_tokens=12), wanted)
 
 
-def test_logits_that_are_not_finite(model):
-    network, tokenizer = files.load(model)
-    with torch.no_grad():
-        network.lm_head.weight.fill_(float("nan"))  # as a model that was never a file
-    prompt = tokenizer("red cats", return_tensors="pt")["input_ids"]
+def test_scores_that_are_not_finite():
     with pytest.raises(LanguageError, match="expected a finite loss on the text"):
-        text_scores(network, None, prompt)
+        TextScores(1, float("nan"), 1.0, 0.0, 1.0)
 
 
 def test_places_without_a_model(fitted, model, tmp_path):

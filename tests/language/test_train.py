@@ -9,8 +9,7 @@ import torch
 from tests.language.models import MORE, tiny
 
 from htaf.language import LanguageError, calibrate, gates_of
-from htaf.language.hidden import hidden_states, starting_at
-from htaf.language.kept import kept
+from htaf.language.hidden import hidden_states, kept, starting_at
 from htaf.language.lora import train
 from htaf.language.options import Training
 from htaf.language.text import documents

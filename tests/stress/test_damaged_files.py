@@ -54,7 +54,7 @@ from htaf.data.image_reading import decode, look
 from htaf.data.table_files import read_frame
 from htaf.models.backbone_weights import load_backbone
 from htaf.program.integer import files as integer_files
-from htaf.training.callbacks import last_checkpoint
+from htaf.training.module import last_checkpoint
 from htaf.training.runs import open_run, read_record, to_json
 from htaf.training.runs.packed import open_packed
 

@@ -149,7 +149,6 @@ WORDS = {
     "doctor": "",
     "pack": "W/run --out out.packed",
     "serve": "W/net.packed --port 8765",
-    "push": "W/table-run nobody/net",
     "export": "W/run --to onnx --out out.onnx",
     "verify": "W/net.packed W/run",
     "explore": "W/run --codes W/codes --out out",

@@ -24,11 +24,10 @@ from htaf.core.activations import HTAF
 from htaf.data.notes import from_record, told
 from htaf.data.tabular import Table, load, split
 from htaf.training import problems
-from htaf.training.callbacks import _WHOLE, AtomicCheckpoint, History, last_checkpoint
-from htaf.training.families import continuing, make_recipe
+from htaf.training.families import make_recipe
 from htaf.training.finish import best_of, constant_notes, dead_notes
 from htaf.training.fit import fit
-from htaf.training.module import Training, TrainingError
+from htaf.training.module import _WHOLE, AtomicCheckpoint, History, Training, TrainingError, last_checkpoint
 from htaf.training.recipe import Recipe, Running
 from htaf.training.runs import Run, RunError, open_run
 from htaf.transform import hardening
@@ -550,52 +549,6 @@ def test_other_data_may_lack_a_class(tmp_path: Path) -> None:
     truth = np.array(two.classes, dtype=object)[two.target]
     assert result["smooth"]["accuracy"] == pytest.approx((predicted == truth).mean(), abs=1e-6)
     assert result["smooth"]["accuracy"] > 0.8
-
-
-# --- going on from a finished run ---
-
-
-def test_a_run_is_continued_with_a_new_schedule(runs: Callable[[str], Run], table: Table, tmp_path: Path) -> None:
-    parent = runs("htaf")
-    before = {path.name: path.read_bytes() for path in parent.path.iterdir()}
-    recipe = continuing(parent.record)
-    activation = parent.record["model"]["activation"]
-    assert recipe.activation.start == (activation["alpha0"], activation["alpha1"])  # the curve starts as it was left
-    assert recipe.replace(start=None) == QUICK
-    recipe = recipe.replace(epochs=1, lr=1e-12)
-    run = train(tmp_path / "more", table, recipe, continued=parent)
-    there, here = (r.model(exact=False).state_dict() for r in (parent, run))
-    for name, value in there.items():
-        if "running" not in name and "num_batches" not in name:
-            assert torch.allclose(value, here[name], atol=1e-9), name
-    assert run.record["continued"] == {name: parent.record[name] for name in ("key", "model_sha256")}
-    assert f"continues {parent.path} (4 epochs) with a new schedule" in run.record["notes"]
-    assert run.record["key"] != train(tmp_path / "fresh", table, recipe).record["key"]
-    assert train(tmp_path / "more", table, recipe, continued=parent).record == run.record  # read, not trained again
-    assert {path.name: path.read_bytes() for path in parent.path.iterdir()} == before
-
-
-@pytest.mark.parametrize(
-    ("changes", "seed", "words"),
-    [
-        ({"hidden": (9,)}, 0, r"hidden \[8\] instead of \[9\]"),
-        ({}, 1, "seed 0 instead of 1"),
-        ({"batch_norm": False}, 0, "batch_norm True instead of False"),
-    ],
-)
-def test_another_network_or_split_cannot_be_continued(
-    runs: Callable[[str], Run], table: Table, tmp_path: Path, changes: dict[str, Any], seed: int, words: str
-) -> None:
-    recipe = QUICK.replace(**changes)
-    with pytest.raises(TrainingError, match=f"expected a run of the same network and data to continue, .*{words}"):
-        train(tmp_path / "run", table, recipe, seed=seed, continued=runs("htaf"))
-    assert not (tmp_path / "run").exists()
-
-
-def test_other_data_cannot_be_continued(runs: Callable[[str], Run], tmp_path: Path) -> None:
-    other = load(write_csv(tmp_path / "other.csv", seed=1), target="y")
-    with pytest.raises(TrainingError, match="other data, other weights of their rows, or another split of them"):
-        train(tmp_path / "run", other, continued=runs("htaf"))
 
 
 # --- what went wrong without an error ---

@@ -14,7 +14,7 @@ from htaf.data import tabular
 from htaf.data.image_sets import load
 from htaf.data.images import Images
 from htaf.models.mlp import MLP, Thermometer
-from htaf.training.families import continuing, make_recipe, ready_recipe
+from htaf.training.families import make_recipe, ready_recipe
 from htaf.training.fit import fit
 from htaf.training.module import Training
 from htaf.training.recipe import Recipe, Running
@@ -37,11 +37,11 @@ def real(digits: Images, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def on(real: Run, weights: str) -> Recipe:
-    return continuing(real.record).replace(weights=weights, epochs=2, lr=0.02)
+    return make_recipe(**real.record["recipe"]).replace(weights=weights, lr=0.02)
 
 
-def test_a_float_run_is_continued_on_a_grid_and_resumed_to_the_bit(real: Run, digits: Images, tmp_path: Path) -> None:
-    whole = fit(on(real, "int8"), digits, tmp_path / "whole", continued=real, source={"name": "digits"})
+def test_a_network_on_a_grid_is_resumed_to_the_bit(real: Run, digits: Images, tmp_path: Path) -> None:
+    whole = fit(on(real, "int8"), digits, tmp_path / "whole", source={"name": "digits"})
     net = whole.model()
     assert isinstance(net.get_submodule("stages.0.0.conv1"), GridConv2d)
     assert isinstance(net.get_submodule("norm"), WideBatchNorm2d)
@@ -62,8 +62,8 @@ def test_a_float_run_is_continued_on_a_grid_and_resumed_to_the_bit(real: Run, di
 
         patch.setattr(Training, "training_step", stopped)
         with pytest.raises(MemoryError):
-            fit(on(real, "int8"), digits, tmp_path / "run", continued=real, running=Running(checkpoint_seconds=0))
-    resumed = fit(on(real, "int8"), digits, tmp_path / "run", continued=real, source={"name": "digits"})
+            fit(on(real, "int8"), digits, tmp_path / "run", running=Running(checkpoint_seconds=0))
+    resumed = fit(on(real, "int8"), digits, tmp_path / "run", source={"name": "digits"})
     assert resumed.record["model_sha256"] == whole.record["model_sha256"]
 
 

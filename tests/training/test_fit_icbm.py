@@ -23,7 +23,6 @@ from htaf.data.reading import DataError
 from htaf.models.build import build
 from htaf.models.icbm import ICBM
 from htaf.training.families import ready_recipe
-from htaf.training.families.icbm import FAMILY, for_backbone
 from htaf.training.fit import fit, run_identity
 from htaf.training.module import Training, TrainingError
 from htaf.training.problems import problem, supervision
@@ -124,19 +123,6 @@ def test_first_weights_that_cannot_be_used(runs, digits: Images, tmp_path: Path)
         fit(recipe(backbone="resnet_18"), digits, tmp_path / "c")
 
 
-def test_given_attributes_say_how_many_concepts_a_recipe_has() -> None:
-    from htaf.training.families import FAMILIES
-
-    family = FAMILIES["icbm"]
-    adapt, frozen = family.adapt, family.ready("frozen")
-    assert adapt is not None
-    found, _ = adapt(frozen, {"bottleneck": "joint", "freeze": True})
-    assert found.replace(bottleneck="joint").network.values()["concepts"] == 0
-    assert adapt(frozen, {"freeze": False})[0].network.values()["keep_norms"] is True
-    for changes in ({"bottleneck": "implicit"}, {"freeze": True}, {"bottleneck": "joint", "concepts": 3}):
-        assert adapt(frozen, changes)[0].network.values()["concepts"] == 208  # 3 is refused with the rest
-
-
 @pytest.mark.parametrize("bottleneck", ["joint", "sequential", "independent"])
 @pytest.mark.parametrize("method", ["relu", "htaf"])
 def test_supervised_bottlenecks(
@@ -233,37 +219,3 @@ def test_identity_holds_the_network(digits: Images) -> None:
         return str(run_identity(recipe(**changes), digits, 0, "random"))
 
     assert len({key(), key(concepts=5), key(freeze=True), key(backbone_lr=0.5), key(bottleneck="joint")}) == 5
-
-
-def test_layer_normed_backbones_have_a_rate_of_their_own() -> None:
-    """SGD at 0.1 is what ResNets of a CIFAR recipe are trained with; ViT, Mixer and ConvNeXt do not stand it."""
-    base = ready_recipe("icbm", "small")
-    for name in ("convnext_atto", "vit_tiny_patch16_224", "mixer_b16_224"):
-        found, (note,) = for_backbone(base, name)
-        expected = {"backbone": name, "optimizer": "adamw", "lr": 1e-3, "clip": 1.0, "schedule": "one_cycle"}
-        assert found.flat().items() >= expected.items()
-        assert f"{name} normalises by layers: optimizer adamw, lr 0.001" in note
-    for name in ("resnet10t", "mobilenetv3_small_050"):
-        assert for_backbone(base, name) == (base.replace(backbone=name), ())
-    assert for_backbone(base, "convnext_atto", "sgd")[0].optimization.lr == base.optimization.lr  # someone asked for it
-    assert for_backbone(ready_recipe("icbm", "finetune"), "convnext_atto")[1] == ()
-    assert for_backbone(base, "resnet")[0].flat()["depth"] == 18
-    with pytest.raises(ValueError, match=r"expected the name of a timm model, got 'resnet99' \(did you mean 'resnet"):
-        for_backbone(base, "resnet99")
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "decay"),
-    [
-        ("finetune", {}, 1e-4),
-        ("frozen", {}, 1e-4),
-        ("frozen", {"freeze": False}, 1e-4),
-        ("finetune", {"optimizer": "adamw"}, 0.01),
-        ("finetune", {"weight_decay": 0.02}, 0.01),  # the caller's own is put in later
-        ("reduced", {}, ready_recipe("icbm", "reduced").optimization.weight_decay),
-    ],
-)
-def test_weight_decay_of_sgd(name: str, changes: dict[str, Any], decay: float) -> None:
-    recipe, notes = FAMILY.adapt(ready_recipe("icbm", name), {"optimizer": "sgd"} | changes)
-    assert recipe.optimization.weight_decay == decay
-    assert any("is for adamw, not sgd" in note for note in notes) == (decay == 1e-4)

@@ -224,7 +224,7 @@ def test_a_family_is_added_as_contributing_says(htaf, tmp_path: Path, monkeypatc
     run = open_run(tmp_path / "run")
     assert (run.record["recipe"]["family"], run.record["model"]["kind"]) == ("hrn", "resnet")
     assert any(isinstance(module, Heaviside) for module in run.model().modules())
-    assert families.continuing(run.record).network.title() == "ResNet, depth 18, width 2"
+    assert families.make_recipe(**run.record["recipe"]).network.title() == "ResNet, depth 18, width 2"
     code, _, err = htaf("train", "hrn", *small[:2], "--depth", 50, "--out", tmp_path / "no")
     assert (code, "depth must be 18 or 34, got 50" in err) == (2, True), err
 

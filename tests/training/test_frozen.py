@@ -14,7 +14,7 @@ from htaf.data.image_sets import load
 from htaf.data.images import Images
 from htaf.data.images import split as split_images
 from htaf.models.icbm import ICBM
-from htaf.training.families import continuing, ready_recipe
+from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
 from htaf.training.recipe import Recipe
 from htaf.training.runs import Run, open_run
@@ -128,15 +128,6 @@ def test_a_stopped_computation_goes_on_and_a_damaged_row_is_made_again(
 def test_new_views_in_every_epoch_go_through_the_backbone(digits: Images, tmp_path: Path, count: list[int]) -> None:
     fit(recipe(augment="crop-flip", epochs=1), digits, tmp_path / "r", seed=3)
     assert count == []
-
-
-def test_fine_tuning_goes_on_from_the_head(run: Run, digits: Images, tmp_path: Path) -> None:
-    tuned = continuing(run.record).replace(freeze=False, epochs=1, lr=1e-4, feature_dropout=0.0)
-    after = fit(tuned, digits, tmp_path / "r", continued=run)
-    before, now = run.model(exact=False).state_dict(), after.model(exact=False).state_dict()
-    moved = [name for name in before if name.startswith("backbone") and not torch.equal(before[name], now[name])]
-    assert moved
-    assert after.preprocessor() == run.preprocessor()
 
 
 def test_a_stopped_training_ends_with_the_same_bits(digits: Images, tmp_path: Path, run: Run) -> None:

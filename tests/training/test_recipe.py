@@ -11,7 +11,7 @@ from unittest.mock import ANY
 import pytest
 
 from htaf.training.families import FAMILIES, make_recipe, ready_recipe
-from htaf.training.source import Source
+from htaf.training.recipe import Source
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from htaf.training.families import make_recipe, ready_recipe
 from htaf.training.fit import fit
 from htaf.training.recipe import Running
 from htaf.training.runs import Run
-from htaf.training.runs.data import is_own, rows_of
+from htaf.training.runs.run import is_own, rows_of
 from htaf_paper import ann_to_snn_report
 from htaf_paper.ann_to_snn_measure import ComparisonError, Pair, compare
 from htaf_paper.balanced import STEPS

@@ -226,8 +226,7 @@ def leakage(
         raise UsageError("--attributes needs --names")
     from htaf.concepts.store import open_folder
 
-    with offering_parts(part):
-        found = _leakage(open_folder(codes), names, attributes, part, data_dir)
+    found = _leakage(open_folder(codes), names, attributes, part, data_dir)
     if json:
         return print_json(found)
     show(f"Leakage, part {part}", ("figure", "value"), _leakage_rows(found))

@@ -12,8 +12,7 @@ from typing import Any
 
 from htaf._ground.files import to_json
 from htaf.training.families import make_recipe
-from htaf.training.recipe import Recipe, TableData
-from htaf.training.source import Source
+from htaf.training.recipe import Recipe, Source, TableData
 from htaf_paper.computing import Task
 from htaf_paper.records import FILE, RecordsError, read_records
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from htaf.training.families import ready_recipe
-from htaf.training.recipe import Recipe
-from htaf.training.source import Source
+from htaf.training.recipe import Recipe, Source
 from htaf_paper.bounds import PAPER_PAIRS
 from htaf_paper.plans import Grid, Plan
 from htaf_paper.protocol import Scale

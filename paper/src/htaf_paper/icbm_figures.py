@@ -18,7 +18,7 @@ from htaf.concepts.naming.job import sheet_of, tile_of
 from htaf.concepts.scores import BINS
 from htaf.data.images import Images
 from htaf.data.reading import DataError
-from htaf.training.source import Source
+from htaf.training.recipe import Source
 from htaf_paper import icbm
 from htaf_paper.icbm_items import GPU, SEEDS_ALONE, SMOKE
 from htaf_paper.icbm_networks import (

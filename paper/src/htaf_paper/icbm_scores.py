@@ -21,8 +21,8 @@ from htaf.concepts.counts import class_counts, class_sizes, part_counts
 from htaf.concepts.extract import extract
 from htaf.concepts.scores import score, specificity
 from htaf.data.images import Images
+from htaf.training.recipe import Source
 from htaf.training.runs import Run, open_run
-from htaf.training.source import Source
 from htaf_paper.binarise import binarise
 from htaf_paper.computing import Place, StudyError
 from htaf_paper.trainings import data_of, run_path

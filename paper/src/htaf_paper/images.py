@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from htaf.training.families import ready_recipe
-from htaf.training.source import Source
+from htaf.training.recipe import Source
 from htaf_paper.computing import Task
 from htaf_paper.methods import HTAF_PAIRS, NAMES, SS_BETAS
 from htaf_paper.plans import Grid, Plan, Trained, trained

@@ -29,8 +29,8 @@ from htaf.concepts.naming.files import NOT_CHECKED, read_text, write_names
 from htaf.concepts.store import CHUNK, Features, write_codes
 from htaf.data.images import FilePart, ImagePreprocessor, Images
 from htaf.training.runs import Run, content_hash
-from htaf.training.runs.data import is_own, rows_of
 from htaf.training.runs.features import FeatureKey, FeatureStore, fill
+from htaf.training.runs.run import is_own, rows_of
 from htaf_paper.image_text import ImageText
 
 Threshold = Literal["mean", "median"]

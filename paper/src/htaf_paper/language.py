@@ -122,7 +122,7 @@ OTHER_TEXT = (
 RECORDS = "the library learns and scores no multiple choice any more: cells of the task are records alone"
 BY_HAND = (
     "htaf train llm --model meta-llama/Llama-2-7b-hf --text DIR --method htaf --last-k 4 --steps 5000 --lr 1e-4 "
-    "--lora-alpha 16 --device cuda --out DIR, and for the next k with --start-from DIR"
+    "--lora-alpha 16 --device cuda --out DIR, and so for each k; the paper begins each from the one before"
 )
 
 
@@ -190,11 +190,7 @@ def unpacked(wheel: Path, work: Path) -> Path:
 def public(record: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """A record without places of this machine. names: of files and folders, to what others call them."""
     data = {name: names.get(str(value), value) for name, value in record["data"].items()}
-    begun = record["start_from"]
-    return {
-        **record, "data": data, "model": names.get(record["model"], record["model"]),
-        "start_from": begun and Path(begun).name,
-    }  # fmt: skip
+    return {**record, "data": data, "model": names.get(record["model"], record["model"])}
 
 
 @dataclass(frozen=True)

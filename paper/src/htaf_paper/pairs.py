@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from htaf.training.families import ready_recipe
-from htaf.training.source import Source
+from htaf.training.recipe import Source
 from htaf_paper.bounds import PAPER_BOUNDS, gradient_share
 from htaf_paper.computing import Task
 from htaf_paper.plans import Plan, trained

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from htaf.training.families import make_recipe
-from htaf.training.recipe import Recipe, TableData
+from htaf.training.recipe import Recipe, Source, TableData
 from htaf.training.runs.metrics import LOWER_IS_BETTER
-from htaf.training.source import Source
 from htaf_paper.computing import Task
 from htaf_paper.protocol import Found, Place
 from htaf_paper.trainings import Cell, name_of, run_path, score

@@ -13,9 +13,8 @@ from htaf.data.attributes import Attributes
 from htaf.data.parts import Data
 from htaf.training.fit import fit, run_identity
 from htaf.training.problems import supervision
-from htaf.training.recipe import ImageData, Recipe, Running, TableData
+from htaf.training.recipe import ImageData, Recipe, Running, Source, TableData
 from htaf.training.runs import are_metrics, content_hash
-from htaf.training.source import Source
 from htaf_paper.computing import Place, Task, cell_folder
 
 RUN = "run"  # of a cell: its run folder

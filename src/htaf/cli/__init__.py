@@ -73,16 +73,12 @@ VERBS = {
     "evaluate": Verb(
         "htaf.cli.evaluating:evaluate", "Measure the smooth and the exact network of a run, and how they differ."
     ),
-    "report": Verb(
-        "htaf.cli.evaluating:report",
-        "Write the report of a run of a table: report.html, a page of one file, and its figures, report.json.",
-    ),
     "predict": Verb(
         "htaf.cli.predicting:predict",
         "Predict with the exact network: a column `prediction`, and a probability per class.",
     ),
     "explain": Verb(
-        "htaf.cli.explaining:explain",
+        "htaf.cli.evaluating:explain",
         "Say what a table's network does: importance of the columns, what they add to a row.",
     ),
     "demo": Verb(
@@ -107,7 +103,6 @@ VERBS = {
         "htaf.cli.serving:serve",
         "Serve a packed file over HTTP: an image file, or rows as JSON, in; predictions as JSON out.",
     ),
-    "push": Verb("htaf.cli.packing:push", "Share a run or a packed file at the Hugging Face hub, with a card."),
     "concepts extract": Verb(
         "htaf.cli.concepts:extract",
         "Write the bits of images, and both networks' predictions, to a folder.",
@@ -127,7 +122,7 @@ VERBS = {
         "Write a new run whose head has some weights at 0, measured again on validation and test images.",
     ),
     "concepts name": Verb(
-        "htaf.cli.naming:name_command",
+        "htaf.cli.concepts:name_command",
         "Name concepts by attributes of the classes or by a language model, each name checked on classes that did "
         "not choose it.",
         keeps=True,

@@ -15,9 +15,8 @@ from tyro.conf import OmitArgPrefixes, arg
 
 from htaf._ground.console import UsageError, check_seed, print_json, say, show, tell
 from htaf._ground.files import LOCK, check_output_folder, hold, to_json, write_atomic
-from htaf.cli.concepts import show_heads
+from htaf.cli.concepts import ServerUrl, model_names, show_heads
 from htaf.cli.flags import DataDir, Folder, Json, Place
-from htaf.cli.naming import ServerUrl, model_names
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`htaf evaluate` and `htaf report`: the smooth and the exact network of a run, measured, and the report of a table."""
+"""`htaf evaluate` and `htaf explain`: the networks of a run, measured, and what one says about a table."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from tyro.conf import Positional, arg
 from htaf._ground.console import UsageError, direction, figures, print_json, progress, say, say_notes, show
 from htaf._ground.errors import counted, first_line
 from htaf.cli.flags import (
-    Baselines,
     DataDir,
     Json,
     MethodOfRun,
     Place,
     RunDir,
-    Source,
     is_language_model,
     needs_source,
     opened_run,
-    refuse_flags,
 )
-from htaf.data.notes import Note, new_sentences
+from htaf.data.notes import Note, new_sentences, told
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from htaf.data.preprocess import Preprocessor, Target
     from htaf.data.tabular import Table
+    from htaf.tables.inspection import Importance, RowReasons
     from htaf.tables.report.baselines import Baseline
     from htaf.training.runs import Run
 FEWEST = 3  # classes with the lowest recall that are named
@@ -43,20 +44,14 @@ def evaluate(
 ) -> None:
     """Measure the smooth and the exact network of a run, and how they differ.
 
-    For a language model: show the scores of its run, or measure it and its original on --data.
-
     Args:
-        data: Other labelled data: a table with the same columns, or images of the same classes; for a language model a
-            text; none: the run's own.
+        data: Other labelled data: a table with the same columns, or images of the same classes; none: the run's own.
         part: Part of the run's own data; none: test.
     """
     from htaf.training.runs.metrics import LOWER_IS_BETTER
 
     if is_language_model(run):
-        from htaf.cli.language import evaluate_llm
-
-        refuse_flags({"part": part, "data-dir": data_dir, "method": method}, run)
-        return evaluate_llm(run, data, json)
+        raise UsageError(f"{run} is a language model: the command that trained it shows its scores again")
     if run.is_file():
         raise UsageError(
             f"expected a run folder, got the file {run}: evaluate the run that it was packed from, or predict with it, "
@@ -96,46 +91,6 @@ def _say_classes(result: dict[str, Any]) -> None:
         say(f"{row['class']}: {row['recall']:.1%} of {row['rows']} found{most}")
 
 
-def report(
-    run: Annotated[Positional[Path], arg(help="Run folder, into which it is written.", metavar="RUN")],
-    *,
-    data: Source = None,
-    baselines: Baselines = True,
-    data_dir: DataDir = None,
-    method: MethodOfRun = None,
-    json: Json = False,
-) -> None:
-    """Write the report of a run of a table: report.html, a page of one file, and its figures, report.json.
-
-    `htaf train` writes it when it ends; this writes it anew. Baselines that stand in report.json are kept."""
-    from htaf.data.tabular import Table
-    from htaf.tables.report.writing import PAGE, kept_baselines, write_report
-    from htaf.training.runs.data import rows_are_known
-
-    if is_language_model(run):
-        raise UsageError(f"{run} is a language model: expected a run of a table")
-    opened = opened_run(run, method)
-    if opened.takes_images:
-        raise UsageError(f"{run} was trained on images: expected a run of a table")
-    if not rows_are_known(opened):
-        raise UsageError(
-            f"{run} was trained in Python and does not know its test rows: "
-            f"`htaf evaluate {run} --data FILE` measures it, `htaf explain {run} --data FILE` says what it learned"
-        )
-    with needs_source("give --data"):
-        table = opened.data(data, data_dir=data_dir)
-    assert isinstance(table, Table)
-    with progress("report", 4) as advance:
-        values = write_report(opened, table, baselines=baselines, progress=lambda name: advance(1, f"baseline {name}"))
-    if json:
-        return print_json(values)
-    if baselines:
-        found = kept_baselines(opened)
-        say_baselines(found, opened.record)
-        say_notes([f"{one.name}: {one.note}" for one in found if one.note])
-    return say(f"report: {run / PAGE}")
-
-
 def report_once(run: Run, table: Table, *, baselines: bool = True) -> None:
     """Write the report of a training that has just ended, unless it has one; a failure is only a note."""
     from htaf.tables.report.writing import PAGE, has_report, write_report
@@ -146,7 +101,7 @@ def report_once(run: Run, table: Table, *, baselines: bool = True) -> None:
         with progress("report", 4) as advance:
             write_report(run, table, baselines=baselines, progress=lambda name: advance(1, f"baseline {name}"))
     except Exception as error:
-        say_notes([f"no {PAGE}, the run itself is whole: {first_line(error)}; htaf report {run.path} writes it"])
+        say_notes([f"no {PAGE}, the run itself is whole: {first_line(error)}; the same command writes it again"])
 
 
 def say_baselines(found: Sequence[Baseline], record: Mapping[str, Any]) -> None:
@@ -188,3 +143,122 @@ def _reported(record: Mapping[str, Any]) -> tuple[str, float | None]:
     metrics = record["metrics"]
     part = "test" if "test" in metrics["smooth"] else "validation"
     return part, (metrics["exact"] or metrics["smooth"])[part][record["headline"]]
+
+
+HEADERS = {"rmse": "RMSE", "auroc": "AUROC"}  # other metrics are shown by their names
+COLUMNS_SHOWN = 12
+
+
+def explain(
+    run: RunDir,
+    rows: Annotated[Positional[Path | None], arg(metavar="[ROWS]")] = None,
+    *,
+    row: int | None = None,
+    data: Place = None,
+    data_dir: DataDir = None,
+    method: MethodOfRun = None,
+    json: Json = False,
+) -> None:
+    """Say what a table's network does: importance of the columns, what they add to a row.
+
+    Args:
+        rows: A CSV or Parquet file with the raw columns, to explain one of its rows; none: importance of columns.
+        row: Which row of ROWS, from 1; none: the first.
+        data: Where the run's own table is now; for a run on a data frame any rows with the target; none: where it was
+            at the training.
+    """
+    if row is not None and row < 1:
+        raise UsageError(f"--row must be >= 1, got {row}")
+    if row is not None and rows is None:
+        raise UsageError("--row is one of ROWS: give ROWS, a file with the raw columns")
+    row = row or 1
+    if is_language_model(run):
+        raise UsageError(f"expected a run of a table, {run} is a language model")
+    if run.is_file():
+        raise UsageError(f"expected a run folder of a table, got the file {run}: give the run that it was packed from")
+    from htaf.tables.inspection import importance, reasons, table_of
+    from htaf.training.runs.run import rows_are_known
+
+    opened, preprocessor = table_of(opened_run(run, method))  # before any data are read
+    target, given = preprocessor.target, None if rows is None else _row(rows, row, preprocessor)
+    table = _table(opened, data, data_dir)
+    if not rows_are_known(opened):
+        say_notes([f"the rows of the training are not known: figures are of the rows of {data}"])
+    answers: dict[str, Any] = {"run": str(run), "table": table.name}
+    if target.threshold is not None:
+        answers["threshold"] = target.threshold
+    if given is None:
+        shuffled = importance(opened, table)
+        if json:
+            return print_json(answers | {"importance": shuffled.to_json()})
+        _say_threshold(target)
+        return _show_importance(shuffled)
+    found = reasons(opened, given, table)
+    answers |= {"row": row, "reasons": vars(found) | {"columns": found.columns.reset_index().to_dict("records")}}
+    if json:
+        return print_json(answers)
+    _say_threshold(target)
+    _show_decision(found, target, row)
+    return _show_columns(found, given)
+
+
+def _say_threshold(target: Target) -> None:
+    if target.threshold is not None:
+        say(f"threshold: {target.classes[1]!r} is predicted from a probability of {target.threshold:.4g}")
+
+
+def _row(path: Path, row: int, preprocessor: Preprocessor) -> pd.DataFrame:
+    from htaf.data.table_files import read_frame
+
+    frame, notes = read_frame(path, separators=preprocessor.separators)
+    if row > len(frame):
+        raise UsageError(f"--row must be in 1 to {len(frame)}, the rows of {path}, got {row}")
+    say_notes(told(notes))
+    return frame.iloc[[row - 1]]
+
+
+def _table(run: Run, data: str | None, data_dir: str | None) -> Table:
+    if data is not None and not data.strip():
+        raise UsageError("--data: expected a name or a path, got ''")
+    with needs_source("give --data"):
+        return run.data(data, data_dir=data_dir)  # pyright: ignore[reportReturnType]
+
+
+def _show_importance(found: Importance) -> None:
+    name = HEADERS.get(found.metric, found.metric)
+    rows = [(c, f"{of['worse']:.4g}", f"{of['std']:.2g}") for c, of in found.columns.iterrows()]
+    times = f"each column shuffled {found.repeats} times on {found.rows:,} rows"
+    columns = ("column", f"{name} worse by", "spread")
+    show(f"Importance: {times}, {name} {found.value:.4g}", columns, rows[:COLUMNS_SHOWN])
+    if len(rows) > COLUMNS_SHOWN:
+        say(f"columns of less importance: {len(rows) - COLUMNS_SHOWN:,}")
+
+
+def _show_decision(reasons: RowReasons, target: Target, row: int) -> None:
+    """What is predicted."""
+    said = (
+        f"{reasons.prediction:.6g}"
+        if reasons.instead is None
+        else f"{reasons.prediction} rather than {reasons.instead}"
+    )
+    say(f"row {row}: {target.name} = {said}")
+
+
+def _show_columns(reasons: RowReasons, given: pd.DataFrame) -> None:
+    """What each column adds."""
+    what = "prediction" if reasons.instead is None else "difference of the logits"
+    rows = [
+        (column, _value(given[column].iloc[0]), f"{of['adds']:+.4g}", f"{of['std']:.2g}")
+        for column, of in reasons.columns.head(COLUMNS_SHOWN).iterrows()
+    ]
+    title = f"What its values add: {what} {reasons.decision:.6g} minus the mean with the values of other rows, one"
+    show(f"{title} column at a time", ("column", "value", "adds", "spread"), rows)
+    if len(reasons.columns) > COLUMNS_SHOWN:
+        say(f"columns that add less: {len(reasons.columns) - COLUMNS_SHOWN:,}")
+
+
+def _value(value: Any) -> str:
+    """A value of a column; NaN, None and "" are missing."""
+    if isinstance(value, float):
+        return "missing" if value != value else f"{value:.6g}"
+    return "missing" if value is None or str(value) in ("", "NaT", "<NA>") else str(value)

@@ -88,12 +88,6 @@ def is_language_model(path: Path) -> bool:
     return path.suffix == ".gguf" or any((path / name).is_file() for name in marks)
 
 
-def refuse_flags(given: dict[str, Any], run: Path) -> None:
-    """Raise UsageError for flags that were given and that a run of a language model has no use for."""
-    if used := [f"--{name}" for name, value in given.items() if value]:
-        raise UsageError(f"{', '.join(used)}: not for {run}, a language model: leave it out")
-
-
 @registry.primitive_rule
 def optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     """A flag of type `T | None` reads and shows a T: None is what it is when it is left out."""
@@ -111,22 +105,20 @@ def optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     )
 
 
-def step_of_run(method: str | None) -> StepFactory | None:
-    """Return the class that `--method` names for a finished run, None for no flag. UsageError: one of htaf's methods
-    too."""
+def opened_run(run: Path, method: str | None = None) -> Run:
+    """Return the run in a folder.
+
+    Args:
+        method: the class of its step, as `--method` names it. UsageError: one of htaf's methods.
+    """
+    from htaf.training.runs import open_run
+
     step = outside_step(method)
     if method is not None and step is None:
         raise UsageError(
             f"expected --method PACKAGE.MODULE:CLASS, got {method}: leave it out for a run of one of htaf's own methods"
         )
-    return step
-
-
-def opened_run(run: Path, method: str | None = None) -> Run:
-    """Return the run in a folder. method: the class of its step, as `--method` names it."""
-    from htaf.training.runs import open_run
-
-    return open_run(run, method=step_of_run(method))
+    return open_run(run, method=step)
 
 
 def outside_step(method: str | None) -> StepFactory | None:

@@ -17,7 +17,6 @@ from htaf._ground.console import (
     progress,
     quiet_transformers,
     say,
-    say_notes,
     show,
     tell,
 )
@@ -61,7 +60,6 @@ def train_llm(
     out: Folder,
     data: OmitArgPrefixes[DataFlags],
     last_k: int = 4,
-    start_from: Annotated[Path | None, arg(metavar="RUN")] = None,
     calibration: Calibration = "down",
     training: OmitArgPrefixes[Training] = Training(),  # noqa: B008
     machine: OmitArgPrefixes[Machine] = Machine(),  # noqa: B008
@@ -72,7 +70,6 @@ def train_llm(
     Args:
         out: Folder of the result: new, or the same run to resume.
         last_k: How many layers get gates, counted from the end.
-        start_from: Folder of a run with fewer gates, whose weights and gates this one begins with.
         calibration: First, in closed form. plain: nothing; gates: thresholds and scales; down: also the down
             projections.
     """
@@ -80,10 +77,9 @@ def train_llm(
     if not 1 <= last_k <= MOST:
         raise UsageError(f"--last-k must be in 1 to {MOST}, got {last_k}")
     data.check()
-    _check_paths(model=model, text=data.text, start_from=start_from)
     if not machine.device.strip():
         raise UsageError(f"--device: expected a text, got {machine.device!r}")
-    inputs = [path for path in (model, data.text, start_from) if path is not None]
+    inputs = [model, data.text]
     check_output_folder(out, inputs, own="language model")
     if machine.cache is not None:
         check_output_folder(machine.cache, inputs, flag="--cache")
@@ -94,18 +90,10 @@ def train_llm(
 
     quiet_transformers()
     record = fit(
-        model, data.data(), training, out, last_k=last_k, start_from=None if start_from is None else str(start_from),
+        model, data.data(), training, out, last_k=last_k,
         calibration=calibration, machine=machine, say=tell, progress=_Bars(),
     )  # fmt: skip
     print_json(record) if json else _table(record, out)
-
-
-def _check_paths(**given: Path | str | None) -> None:
-    """Raise UsageError for a flag whose path no system takes."""
-    for name, path in given.items():
-        if "\0" in str(path):
-            flag = name.replace("_", "-")
-            raise UsageError(f"--{flag}: expected a path, got {str(path)!r}, which holds a null character")
 
 
 class _Bars:
@@ -126,21 +114,6 @@ class _Bars:
         if done == of:
             self.stack.close()
             self.what = ""
-
-
-def evaluate_llm(folder: Path, data: str | None, json: bool) -> None:
-    """Evaluate a folder that `htaf train llm` wrote."""
-    from htaf.language import run as runs
-
-    if data is None:
-        record = runs.read(folder)
-        return print_json(record) if json else _table(record, folder)
-    quiet_transformers()
-    found = runs.evaluate(folder, data, progress=_Bars())
-    say_notes(found["notes"])
-    if json:
-        return print_json(found)
-    return _scores(data, [(name, found[name]) for name in ("original", "run") if found[name]])
 
 
 def _table(record: dict[str, Any], folder: Path) -> None:

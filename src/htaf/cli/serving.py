@@ -1,20 +1,18 @@
-"""`htaf serve`: a packed file over HTTP, by mosec; an image file, rows or inputs in, predictions as JSON out.
+"""`htaf serve`: a packed file over HTTP, by mosec; an image file or rows in, predictions as JSON out.
 
 GET / answers 200 once all workers are ready, GET /metrics is for Prometheus. SIGTERM ends what is begun, then stops.
 """
 
 from __future__ import annotations
 
-import io
 import json as json_text
 import os
 import socket
 import sys
-import zipfile
 from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
@@ -30,15 +28,8 @@ finally:
     sys.argv = given
 
 if TYPE_CHECKING:
-    import numpy as np
-    from torch import Tensor
-
-    from htaf.data.preprocess import Preprocessor
-    from htaf.program.packed import PackedModel
-    from htaf.program.packed.program import Program
     from htaf.training.runs import PackedRun
 
-LARGEST = 1 << 28  # bytes of the arrays of one npz file, which may be compressed
 FILE, THREADS, BITS = "HTAF_SERVE_FILE", "HTAF_SERVE_THREADS", "HTAF_SERVE_BITS"  # read by the workers
 
 
@@ -52,17 +43,11 @@ class Predict(Worker):
         torch.set_num_threads(int(os.environ[THREADS]))
         self.options: dict[str, Any] = {"bits": True} if os.environ[BITS] else {}
         self.run = self.open(Path(os.environ[FILE]))
-        self.found: Callable[[Sequence[bytes]], list[Any]] = self.tensors
-        if isinstance(self.run, torch.nn.Module):
-            self.by_rows = are_by_rows(self.run.program)
-        elif self.run.takes_images:
-            self.found = self.images
-        else:
-            self.found = self.tables
-            columns = cast("Preprocessor", self.run.preprocessor()).columns
-            self.columns = [column.name for column in columns if column.kind != "dropped"]
+        self.found: Callable[[Sequence[bytes]], list[Any]] = self.images if self.run.takes_images else self.tables
+        known: Any = self.run.preprocessor()
+        self.columns = [] if self.run.takes_images else [one.name for one in known.columns if one.kind != "dropped"]
 
-    def open(self, path: Path) -> PackedModel | PackedRun:
+    def open(self, path: Path) -> PackedRun:
         return opened(path, bits=bool(self.options))
 
     def deserialize(self, data: Any) -> bytes:
@@ -92,7 +77,7 @@ class Predict(Worker):
         return self.answers(bodies[: len(bodies) // 2]) + self.answers(bodies[len(bodies) // 2 :])
 
     def images(self, bodies: Sequence[bytes]) -> list[Any]:
-        return cast("PackedRun", self.run).predict_images(bodies, **self.options).to_dict("records")
+        return self.run.predict_images(bodies, **self.options).to_dict("records")
 
     def tables(self, bodies: Sequence[bytes]) -> list[Any]:
         import pandas as pd
@@ -100,7 +85,7 @@ class Predict(Worker):
         rows = [self.rows(body) for body in bodies]
         cells = [[row[name] for name in self.columns] for some in rows for row in some]
         frame = pd.DataFrame(cells, columns=self.columns, dtype=object)
-        answers = iter(cast("PackedRun", self.run).predict(frame, **self.options).to_dict("records"))
+        answers = iter(self.run.predict(frame, **self.options).to_dict("records"))
         return [[next(answers) for _ in some] for some in rows]
 
     def rows(self, body: bytes) -> list[dict[str, Any]]:
@@ -120,84 +105,19 @@ class Predict(Worker):
                 raise DataError(f"row {number}: expected a text, a number, true, false or null in {nested}")
         return rows
 
-    def tensors(self, bodies: Sequence[bytes]) -> list[Any]:
-        import torch
-        from torch.utils import _pytree as pytree
 
-        model, given = cast("PackedModel", self.run), [self.inputs(body) for body in bodies]
-        if not self.by_rows:  # as of a number for all rows
-            found = [model(*inputs) for inputs in given]
-        else:
-            sizes = [len(inputs[0]) for inputs in given]
-            outputs, form = pytree.tree_flatten(model(*map(torch.cat, zip(*given, strict=True))))
-            parts = [[None] * len(sizes) if y is None else y.split(sizes) for y in outputs]
-            found = [pytree.tree_unflatten(part, form) for part in zip(*parts, strict=True)]
-        return [pytree.tree_map(lambda y: None if y is None else y.tolist(), one) for one in found]
-
-    def inputs(self, body: bytes) -> list[Tensor]:
-        """Return the tensors of one request, in order."""
-        import torch
-
-        from htaf.data.reading import DataError
-
-        inputs = cast("PackedModel", self.run).program.inputs
-        try:
-            read = read_npz(body) if body[:2] == b"PK" else json_text.loads(body)
-            read = read if isinstance(read, dict) else {"arr_0": read}
-            found = {name: torch.as_tensor(value) for name, value in read.items()}
-        except (ValueError, TypeError, RuntimeError, RecursionError, OSError, zipfile.BadZipFile) as error:
-            raise DataError(f"expected JSON lists of numbers, or an npz file of arrays, got {error}") from None
-        sizes = {f"arr_{number}": list(one.sizes) for number, one in enumerate(inputs)}
-        if found.keys() != sizes.keys():
-            raise DataError(f"expected the inputs {[*sizes]}, got {[*found]}")
-        for (name, wanted), (_, dtype) in zip(sizes.items(), inputs, strict=True):
-            given = found[name]
-            found[name] = x = given.to(dtype)
-            if dtype != torch.float32 and not torch.equal(x.to(given.dtype), given):
-                raise DataError(f"expected numbers in {name} that fit {dtype}, got others")
-            if not x.ndim or not len(x) or list(x.shape[1:]) != wanted[1:] or not bool(x.isfinite().all()):
-                got = f"shape {list(x.shape)}" if len(sizes) == 1 else f"{name} of shape {list(x.shape)}"
-                raise DataError(f"expected a list of inputs of shape {wanted[1:]}, finite numbers, got {got}")
-        if len({len(x) for x in found.values()}) > 1:
-            raise DataError(f"expected as many rows of every input, got {[len(x) for x in found.values()]}")
-        return [found[name] for name in sizes]
-
-
-def opened(path: Path, *, bits: bool) -> PackedModel | PackedRun:
-    """Return the run of a packed file, or the model of one that holds no run."""
+def opened(path: Path, *, bits: bool) -> PackedRun:
+    """Return the run of a packed file; an error where it is to answer with bits and has none."""
     import torch
 
-    from htaf.program.packed import load
-    from htaf.training.runs.packed import as_run
+    from htaf.program.integer.model import IntegerModel
+    from htaf.training.runs import open_packed
 
-    model = load(path)
-    if "run" in model.extra:
-        if bits:  # here rather than by each request, where the network has none
-            model.with_bits(torch.zeros([size or 1 for size in model.program.inputs[0].sizes]))
-        return as_run(model, path)
-    if bits:
-        raise UsageError("expected no --bits with a model of your own, only with a file of htaf pack")
-    return model
-
-
-def are_by_rows(program: Program) -> bool:
-    """Return whether every output has a row for each row of the inputs, told from the sizes of two batches."""
-    from htaf.program.packed.program import check
-
-    two, three = (check(program, rows) for rows in (2, 3))
-    pairs = [(list(two[value].shape), list(three[value].shape)) for value in program.returned()]
-    return all(small[:1] == [2] and large == [3, *small[1:]] for small, large in pairs)
-
-
-def read_npz(body: bytes) -> dict[str, np.ndarray]:
-    """Return the arrays of an npz file by name, whose sizes are looked at before they are read."""
-    import numpy as np
-
-    size = sum(entry.file_size for entry in zipfile.ZipFile(io.BytesIO(body)).infolist())
-    if size > LARGEST:
-        raise ValueError(f"arrays of {size:,} bytes, more than {LARGEST:,}")
-    with np.load(io.BytesIO(body), allow_pickle=False) as file:
-        return {name: np.asarray(file[name]) for name in file.files}
+    run = open_packed(path)
+    if bits:  # here rather than by each request
+        sizes = () if isinstance(run.model, IntegerModel) else run.model.program.inputs[0].sizes
+        run.model.with_bits(torch.zeros([size or 1 for size in sizes]))
+    return run
 
 
 class Answer(Worker):

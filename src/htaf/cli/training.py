@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hi
 from tyro.conf import OmitArgPrefixes, Suppress, arg
 
 from htaf._ground.console import UsageError, check_seed, figures, print_json, say, say_notes, show, tell
-from htaf._ground.errors import HtafError
 from htaf._ground.files import LOCK, check_output_folder, check_place, regular
 from htaf._ground.names import Method, is_outside
 from htaf.cli.flags import Baselines, Column, Columns, DataDir, Device, Folder, Json, outside_step
 from htaf.core.contract import StepFactory
 from htaf.data.notes import from_record, told
-from htaf.training.families import FAMILIES, continuing
+from htaf.training.families import FAMILIES
 from htaf.training.recipe import Family, ImageData, Recipe, RecipePart, Running, TableData, kinds
 
 if TYPE_CHECKING:
     from htaf.concepts.run_heads import PerClass
-    from htaf.training.source import Source
+    from htaf.data.tabular import Table
+    from htaf.training.recipe import Source
+    from htaf.training.runs import Run
 
 SHOWN = {
     "backbone", "concepts", "depth", "epochs", "exclude", "hidden", "id", "luts", "method", "pretrained", "size",
@@ -37,7 +38,6 @@ METAVARS = {
     tuple[float, ...] | None: "FLOAT [FLOAT ...]",
     Method | str: f"{'|'.join(get_args(Method))}|CLASS",
 }
-MOST_THREADS = 1024  # that a record may hold
 SHARPEN_START = "half of alpha0 with alpha0 alpha1 = 2; beta 2"
 
 
@@ -174,86 +174,23 @@ def _shown(field: str, value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value) or "none"
 
 
-def _changed(
-    family: Family, base: Recipe, changes: Mapping[str, Any], step: StepFactory | None
-) -> tuple[Recipe, tuple[str, ...]]:
-    """Return the recipe with the flags' changes, and in words what they bring with them.
-
-    Args:
-        step: the class that `method` names, if it is one from outside htaf.
-
-    Raises:
-        UsageError: a bad value, or one that the recipe does not read. HtafError: what it needs cannot be had.
-        TrainingError: the step keeps no contract.
-    """
-    try:
-        recipe, notes = family.changed(base, changes)
-        if is_outside(recipe.activation.method):
-            from htaf.training.fit import with_step
-
-            recipe = with_step(recipe, step)
-        recipe.refuse_unread(changes.keys(), _flag)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    return recipe, notes
-
-
 def _flag(field: str) -> str:
     return "--" + field.replace("_", "-")
 
 
 @dataclasses.dataclass(frozen=True)
 class RunFlags:
-    """How many processes train, and from which run they go on; see docs/scaling.md.
+    """How many processes train; see docs/scaling.md. OMP_NUM_THREADS says with how many threads each.
 
     Args:
         devices: Processes on this machine, one a GPU; batch_size is that of all together.
         nodes: Machines.
-        threads: CPU threads; none: OMP_NUM_THREADS, else 1 for tables, as many as cores for images; shared by several
-            processes. More than the cores that are free make a training many times slower. A resumed training keeps
-            its number.
-        continue_from: Start from the weights of this finished run, with a new schedule of --epochs and its recipe for
-            the other flags; it stays as it is.
         print_recipe: Print the recipe with the values that would be used, as a TOML table, and train nothing.
     """
 
     devices: int = 1
     nodes: int = 1
-    threads: int | None = None
-    continue_from: Annotated[Path | None, arg(metavar="RUN")] = None
     print_recipe: bool = False
-
-    def check(self) -> None:
-        """Raise UsageError for a number of threads that cannot be."""
-        if self.threads is None:
-            return
-        if not 1 <= self.threads <= MOST_THREADS:
-            raise UsageError(f"--threads must be in 1 to {MOST_THREADS}, got {self.threads}")
-        if self.devices * self.nodes > 1:
-            raise UsageError("--threads is for one process: for several set OMP_NUM_THREADS")
-
-    def parent(self, family: str, step: StepFactory | None) -> Any:
-        """Return the run to continue, if any."""
-        if self.continue_from is None:
-            return None
-        from htaf.training.runs import open_run
-
-        found = open_run(self.continue_from, method=step)
-        if (there := found.record["recipe"].get("family", "mlp")) != family:
-            raise UsageError(f"--continue-from {found.path} is a run of family {there}, not {family}")
-        return found
-
-
-@dataclasses.dataclass(frozen=True)
-class Given:
-    """The data of a command.
-
-    read: loads them. source: where they come from, for the record. options: what `fit` is told of them.
-    """
-
-    read: Callable[[], Any]
-    source: Mapping[str, Any]
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -287,8 +224,12 @@ class TableFlags:
     baselines: Baselines = True
     checkpoint_seconds: float = 5.0
 
-    def given(self, data: str, out: Path, data_dir: str | None, chosen: Chosen, changes: Mapping[str, Any]) -> Given:
-        """Check the data as far as possible before they are read; UsageError and others for what cannot be."""
+    def source(self, data: str, out: Path, data_dir: str | None, recipe: Recipe, changes: Mapping[str, Any]) -> Source:
+        """Return where the data come from, checked as far as possible before they are read.
+
+        Raises:
+            UsageError, DataError, OutputError: they cannot be read, or `out` cannot be written.
+        """
         from htaf.data.named import is_named
         from htaf.data.table_files import check_path
         from htaf.data.tabular import located
@@ -298,12 +239,27 @@ class TableFlags:
         check_place(out / LOCK)
         if not is_named(data) and (place := located(data, data_dir)).suffix:
             check_path(place)  # before what trains is imported
-        return Given(lambda: source.table(data_dir), source.remembered(data_dir), {"split": source.mode})
+        return source
+
+    def read(self, source: Source, data_dir: str | None) -> Table:
+        """Load the data."""
+        return source.table(data_dir)
+
+    def about(self, recipe: Recipe, data: Any, source: Source) -> list[str]:
+        """Return advice on a training, before it begins."""
+        return []
+
+    def kept(self, run: Run, data: Any, recipe: Recipe, *, progress: bool) -> Run:
+        """Return the run with what is made of it beside the training: the report of a table."""
+        from htaf.cli.evaluating import report_once
+
+        report_once(run, data, baselines=self.baselines)
+        return run
 
 
 def _source(data: str, flags: TableFlags | ImageFlags, **others: Any) -> Source:
     """Return the source that the flags describe. Raises UsageError for values that it does not have."""
-    from htaf.training.source import Source
+    from htaf.training.recipe import Source
 
     own = {f.name: getattr(flags, f.name) for f in dataclasses.fields(flags) if f.name in Source.__match_args__}
     try:
@@ -327,25 +283,34 @@ class ImageFlags:
     workers: int = 0
     checkpoint_seconds: float = 30.0
 
-    def given(self, data: str, out: Path, data_dir: str | None, chosen: Chosen, changes: Mapping[str, Any]) -> Given:
-        """As `TableFlags.given`."""
-        from htaf.data.image_sets import expect_outside, load
+    def source(self, data: str, out: Path, data_dir: str | None, recipe: Recipe, changes: Mapping[str, Any]) -> Source:
+        """As `TableFlags.source`."""
+        from htaf.data.image_sets import expect_outside
 
         expect_outside(out, data)
-        source = _source(data, self)
-        options: dict[str, Any] = {}
-        if chosen.recipe.network.supervised_by is not None:
-            from htaf.training.problems import supervision
+        if recipe.network.supervised_by is not None and "attributes" not in changes and data.lower() != "cub":
+            what = changes.get("bottleneck", "of this recipe")
+            raise UsageError(f"--bottleneck {what} on {data} needs --attributes, a row for each class")
+        return _source(data, self)
 
-            if "attributes" not in changes and data.lower() != "cub":
-                what = changes.get("bottleneck", "of this recipe")
-                raise UsageError(f"--bottleneck {what} on {data} needs --attributes, a row for each class")
-            options["attributes"] = supervision(chosen.recipe, data_dir)
+    def read(self, source: Source, data_dir: str | None) -> Any:
+        """Load the data."""
+        from htaf.data.image_sets import load
 
-        def read() -> Any:
-            return load(data, data_dir=data_dir, size=self.size)
+        return load(source.name, data_dir=data_dir, size=self.size)
 
-        return Given(read, source.remembered(data_dir, images=True), options)
+    def about(self, recipe: Recipe, data: Any, source: Source) -> list[str]:
+        """As `TableFlags.about`: a pretrained backbone, where a network would learn from the user's images alone."""
+        from htaf.data.image_sets import is_named
+
+        if recipe.network.family != "dhn" or is_named(source.name):
+            return []
+        command = f"htaf demo --pretrained hub --data {shlex.quote(source.name)}"
+        return [f"this network learns from these images alone; a pretrained backbone is usually far better: {command}"]
+
+    def kept(self, run: Run, data: Any, recipe: Recipe, *, progress: bool) -> Run:
+        """As `TableFlags.kept`."""
+        return run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -362,11 +327,31 @@ class ConceptFlags(ImageFlags):
         arg(metavar="auto|INT", help_behavior_hint="(default: auto over a frozen backbone, else 0)"),
     ] = None
 
-    def given(self, data: str, out: Path, data_dir: str | None, chosen: Chosen, changes: Mapping[str, Any]) -> Given:
-        """As `TableFlags.given`."""
-        if changes.get("concepts") == 0 and chosen.recipe.flat()["bottleneck"] == "implicit":
+    def source(self, data: str, out: Path, data_dir: str | None, recipe: Recipe, changes: Mapping[str, Any]) -> Source:
+        """As `TableFlags.source`."""
+        if changes.get("concepts") == 0 and recipe.flat()["bottleneck"] == "implicit":
             raise UsageError("--concepts must be >= 1, got 0; leave it out for as many as the recipe has")
-        return super().given(data, out, data_dir, chosen, changes)
+        self.asked(recipe)  # what cannot be is refused before the training
+        return super().source(data, out, data_dir, recipe, changes)
+
+    def about(self, recipe: Recipe, data: Any, source: Source) -> list[str]:
+        """As `TableFlags.about`."""
+        from htaf.concepts.discovery import about_names
+
+        return about_names(recipe, len(data.classes))
+
+    def kept(self, run: Run, data: Any, recipe: Recipe, *, progress: bool) -> Run:
+        """As `TableFlags.kept`: a head that can be read, and what is known of the training images."""
+        from htaf.concepts.discovery import kept_per_class
+        from htaf.concepts.known import keep_known
+        from htaf.concepts.run_heads import keep_readable, keep_trained
+
+        run = keep_readable(run, data, kept_per_class(run, self.asked(recipe), recipe))
+        if self.concepts_per_class == 0 and "heads" not in run.record:
+            run = keep_trained(run)
+        if run.record["model"]["kind"] == "icbm":
+            keep_known(run, data, progress=progress)
+        return run
 
     def asked(self, recipe: Recipe) -> PerClass | None:
         """Return the sparse heads that were asked for, None: none; UsageError where the recipe has no bits of its
@@ -423,7 +408,8 @@ def command_of(family: Family, shown: set[str] | None = None) -> Callable[..., N
         json: Json = False,
     ) -> None:
         changes = {k: v for part in vars(overrides).values() for k, v in vars(part).items() if v is not None}
-        chosen = _chosen(family, recipe, data, changes, running)
+        step = outside_step(changes.get("method"))
+        chosen = _recipe(family, recipe, data, changes, step)
         if seeds < 1:
             raise UsageError(f"--seeds must be >= 1, got {seeds}")
         for one in (seed, seed + seeds - 1):
@@ -433,16 +419,15 @@ def command_of(family: Family, shown: set[str] | None = None) -> Callable[..., N
             progress=True, devices=running.devices, nodes=running.nodes, device=device,
             checkpoint_seconds=given.checkpoint_seconds, **reading,
         )  # fmt: skip
-        records: list[dict[str, Any]] = []
-        for one in range(seed, seed + seeds):
+        runs: list[Run] = []  # of a process that is not the first none
+        for one in [seed] if running.print_recipe else range(seed, seed + seeds):
             folder = out if seeds == 1 else out / f"seed-{one}"
-            known = given.given(data, folder, data_dir, chosen, changes)
-            record = _train(chosen, running, how, known, folder, one, json, given, shown=seeds == 1)
-            if running.print_recipe:
-                return
-            records += [] if record is None else [record]
-        if seeds > 1 and records:  # other processes of a training have none
-            _show_seeds(records, out, json)
+            job = _Training(chosen, step, changes, data, data_dir, given, folder, one, running, how)
+            runs += [run] if (run := job.run(json=json)) is not None else []
+        if runs and seeds == 1:
+            _show(runs[0], out, getattr(given, "baselines", False), json)
+        elif runs:
+            _show_seeds([run.record for run in runs], out, json)
 
     names, first = tuple(family.recipes), next(iter(family.recipes))
     named = "" if issubclass(of_data, TableFlags) else "that of the data set's name, else "
@@ -503,159 +488,134 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-@dataclasses.dataclass(frozen=True)
-class Chosen:
-    """What a command trains by: its recipe, in words what it brings with it, the run that it goes on from, and the
-    class of its step where that is from outside htaf."""
-
-    recipe: Recipe
-    notes: tuple[str, ...]
-    parent: Any
-    step: StepFactory | None
-
-
-def _chosen(family: Family, name: str | None, data: str, changes: Mapping[str, Any], flags: RunFlags) -> Chosen:
-    """Return the recipe by its name or that of the data set, or that of the run to go on from, with the flags'
-    changes."""
-    step = outside_step(changes.get("method"))
-    parent = flags.parent(family.name, step)
-    if parent is None:
-        usual = data.lower() if data.lower() in family.recipes else next(iter(family.recipes))
-        base = family.ready(name or family.suited(changes) or usual)
-    elif name is not None:
-        raise UsageError(f"--recipe {name} does not go with --continue-from, whose recipe the other flags start from")
-    else:
-        try:
-            base = continuing(parent.record)
-        except ValueError as error:
-            raise UsageError(f"--continue-from {parent.path}: {error}") from None
-    return Chosen(*_changed(family, base, changes, step), parent, step)
-
-
-def _train(
-    chosen: Chosen,
-    flags: RunFlags,
-    running: Running,
-    given: Given,
-    out: Path,
-    seed: int,
-    json: bool,
-    of_data: TableFlags | ImageFlags,
-    *,
-    shown: bool,
-) -> dict[str, Any] | None:
-    """Check what can be checked before the data are read; load, train, report on a table, print.
+def _recipe(
+    family: Family, name: str | None, data: str, changes: Mapping[str, Any], step: StepFactory | None
+) -> Recipe:
+    """Return the recipe by its name or that of the data set, with the flags' changes.
 
     Args:
-        shown: print the result too.
+        step: the class that `method` names, if it is one from outside htaf.
 
-    Returns:
-        The record; None in a process that is not the first of a training, and where the recipe alone is printed.
+    Raises:
+        UsageError: a bad value, or one that the recipe does not read. TrainingError: the step keeps no contract.
     """
+    usual = data.lower() if data.lower() in family.recipes else next(iter(family.recipes))
     try:
-        chosen.recipe.network.fingerprint()  # before what takes seconds to import
-    except ValueError as error:
-        raise HtafError(str(error)) from None
-    from htaf.cli.evaluating import beside_the_best, report_once, say_baselines
-    from htaf.data.tabular import Table
-    from htaf.tables.report.writing import PAGE, kept_baselines
-    from htaf.training.distributed import PeerError, default_threads, first_process, thread_count
-    from htaf.training.finish import best_of
-    from htaf.training.fit import check, fit
-    from htaf.training.problems import divided_notes, resolved
-    from htaf.training.runs import check_folder, short_commit
-    from htaf.training.runs.metrics import LOWER_IS_BETTER
+        recipe = family.ready(name or family.suited(changes) or usual).replace(**changes)
+        if is_outside(recipe.activation.method):
+            from htaf.training.fit import with_step
 
-    flags.check()
-    recipe = chosen.recipe
-    baselines = isinstance(of_data, TableFlags) and of_data.baselines
-    if isinstance(of_data, ConceptFlags):
-        of_data.asked(recipe)  # what cannot be is refused before the training
-    several = running.devices * running.nodes > 1
-    check(recipe, running)
-    before = None
-    if not flags.print_recipe:
-        known = recipe.identity()
+            recipe = with_step(recipe, step)
+        recipe.refuse_unread(changes.keys(), _flag)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return recipe
+
+
+@dataclasses.dataclass(frozen=True)
+class _Training:
+    """One training of a command: its recipe, its data, where it is written, and how it runs.
+
+    step: the class of the activation where that is from outside htaf. changes: the fields that were given.
+    """
+
+    recipe: Recipe
+    step: StepFactory | None
+    changes: Mapping[str, Any]
+    data: str
+    data_dir: str | None
+    given: TableFlags | ImageFlags
+    out: Path
+    seed: int
+    flags: RunFlags
+    running: Running
+
+    def run(self, *, json: bool) -> Run | None:
+        """Check what can be checked before the data are read; load, train, report on a table.
+
+        Returns:
+            The run; None in a process that is not the first of a training, and where the recipe alone is printed.
+        """
+        source = self.given.source(self.data, self.out, self.data_dir, self.recipe, self.changes)
+        from htaf.training.distributed import PeerError, default_threads, first_process, thread_count
+        from htaf.training.fit import check, fit
+        from htaf.training.problems import divided_notes, resolved, supervision
+        from htaf.training.runs import short_commit
+
+        check(self.recipe, self.running)
+        before = None if self.flags.print_recipe else self._before()
+        attributes = supervision(self.recipe, self.data_dir)
+        data = self.given.read(source, self.data_dir)
+        recipe, why = resolved(self.recipe, data)
+        said = [*data.notes, *divided_notes(data, self.seed, source.mode), *why]
+        first = self.running.world == 1 or first_process()
+        if first:
+            say_notes(told([*said, *self.given.about(recipe, data, source)]))
+        if self.flags.print_recipe:
+            return _print_recipe(recipe, json)
+        remembered = source.remembered(self.data_dir, images=isinstance(self.given, ImageFlags))
+        try:
+            with thread_count(default_threads(recipe)):
+                run = fit(
+                    recipe, data, self.out, seed=self.seed, split=source.mode, source=remembered, notes=why,
+                    attributes=attributes, method=self.step, running=self.running,
+                )  # fmt: skip
+        except PeerError:
+            if first_process():
+                raise
+            raise SystemExit(1) from None  # the process that failed says why
+        if not first:
+            return None
+        run = self.given.kept(run, data, recipe, progress=self.running.progress)
+        if before is not None and before["status"] == "finished":
+            commit = short_commit(before["commit"])
+            tell(f"already done: {self.out} holds this training, finished (commit {commit}). Delete it to train again")
+        say_notes(told(note for note in from_record(run.record["notes"]) if note not in said))
+        return run
+
+    def _before(self) -> dict[str, Any] | None:
+        """Return the record of this training where its folder holds one already; another one is an error."""
+        from htaf.training.runs.folder import check_folder
+
+        known = self.recipe.identity()
         if known.get("augment") == "auto":  # known once the data are
             del known["augment"]
-        before = check_folder(out, {"seed": seed, "recipe": known}, part=True)
+        before = check_folder(self.out, {"seed": self.seed, "recipe": known}, part=True)
         if before is None:
-            check_place(out / LOCK)
-    if not several or first_process():
-        say_notes(chosen.notes)
-    data = given.read()
-    recipe, why = resolved(recipe, data)
-    divided = divided_notes(data, seed, given.options.get("split", ""))
-    said = [*chosen.notes, *data.notes, *divided, *why]
-    if not several or first_process():
-        about = about_own(recipe, given.source["name"])
-        if isinstance(of_data, ConceptFlags):
-            from htaf.concepts.discovery import about_names
+            check_place(self.out / LOCK)
+        return before
 
-            about = [*about_names(recipe, len(data.classes)), *about]
-        say_notes(told([*said[len(chosen.notes) :], *about]))
-    if flags.print_recipe:
-        _print_recipe(recipe, json)
-        return None
-    options = {**given.options, "continued": chosen.parent, "method": chosen.step, "running": running}
-    if flags.threads is not None and before is not None and before["status"] != "finished":
-        began = before["threads"]
-        if began != flags.threads:
-            say_notes([f"--threads {flags.threads}: {out} began with {began}, which a resumed training keeps"])
-    try:
-        with thread_count(flags.threads or default_threads(recipe)):
-            run = fit(recipe, data, out, seed=seed, source=given.source, notes=(*chosen.notes, *why), **options)
-    except PeerError:
-        if first_process():
-            raise
-        raise SystemExit(1) from None  # the process that failed says why
-    if several and not first_process():
-        return None
-    finished = before is not None and before["status"] == "finished"
-    if isinstance(data, Table):
-        report_once(run, data, baselines=baselines)
-    elif isinstance(of_data, ConceptFlags):
-        from htaf.concepts.discovery import kept_per_class
-        from htaf.concepts.known import keep_known
-        from htaf.concepts.run_heads import keep_readable, keep_trained
 
-        per_class = kept_per_class(run, of_data.asked(recipe), recipe)
-        run = keep_readable(run, data, per_class)
-        if of_data.concepts_per_class == 0 and "heads" not in run.record:
-            run = keep_trained(run)
-        if run.record["model"]["kind"] == "icbm":
-            keep_known(run, data, progress=running.progress)
-    if before is not None and finished:
-        commit = short_commit(before["commit"])
-        tell(f"already done: {out} holds this training, finished (commit {commit}). Delete it to train again")
-    say_notes(told(note for note in from_record(run.record["notes"]) if note not in said))
-    if not shown:
-        return run.record
-    found = kept_baselines(run) if baselines else []
+def _show(run: Run, out: Path, baselines: bool, json: bool) -> None:
+    """Print the result of a training: its headline figures, baselines and heads."""
+    from htaf.cli.evaluating import beside_the_best, say_baselines
+    from htaf.tables.report.writing import PAGE, kept_baselines
+    from htaf.training.finish import best_of
+    from htaf.training.runs.metrics import LOWER_IS_BETTER
+
+    record, found = run.record, kept_baselines(run) if baselines else []
     if json:
-        beside = {"baselines": [vars(one) for one in found], "verdict": beside_the_best(found, run.record)}
-        print_json(run.record | (beside if found else {}))
-        return run.record
-    metrics, name = run.record["metrics"], run.record["headline"]
-    lower, best = name in LOWER_IS_BETTER, best_of(run.record)
-    of = f" of class {run.record['positive']!r}" if name == "auroc" and "positive" in run.record else ""
-    title = f"{data.name}: {name}{of}{', lower is better' if lower else ''} ({recipe.activation.method}, {best})"
+        beside = {"baselines": [vars(one) for one in found], "verdict": beside_the_best(found, record)}
+        return print_json(record | (beside if found else {}))
+    metrics, name = record["metrics"], record["headline"]
+    lower, how = name in LOWER_IS_BETTER, f"{record['recipe']['method']}, {best_of(record)}"
+    of = f" of class {record['positive']!r}" if name == "auroc" and "positive" in record else ""
     rows: list[tuple[object, ...]] = []
     for part in ("validation", "test"):
         smooth = metrics["smooth"][part][name]
         exact = metrics["exact"][part][name] if metrics["exact"] else None
-        rows.append((part, run.record["rows"][part], *figures(smooth, exact, lower_is_better=lower)))
+        rows.append((part, record["rows"][part], *figures(smooth, exact, lower_is_better=lower)))
+    title = f"{record['data']['name']}: {name}{of}{', lower is better' if lower else ''} ({how})"
     show(title, ("part", "rows", "smooth", "exact", "exact - smooth"), rows)
     if found:
-        say_baselines(found, run.record)
-    if run.record.get("heads", {}).get("rows"):
+        say_baselines(found, record)
+    if record.get("heads", {}).get("rows"):
         from htaf.cli.concepts import show_heads
 
-        show_heads(run.record["heads"])
+        show_heads(record["heads"])
     if (page := out / PAGE).is_file():
         say(f"report: {page}")
-    say(f"run folder: {out}")
-    return run.record
+    return say(f"run folder: {out}")
 
 
 def _show_seeds(records: Sequence[Mapping[str, Any]], out: Path, json: bool) -> None:
@@ -688,16 +648,6 @@ def _spread(figure: Mapping[str, Any] | None) -> str | None:
     if figure is None or figure["mean"] is None:
         return None
     return f"{figure['mean']:.4f} ± {figure['deviation']:.4f}"
-
-
-def about_own(recipe: Recipe, data: str) -> list[str]:
-    """Advise a pretrained backbone where a network would learn from the user's images alone."""
-    from htaf.data.image_sets import is_named
-
-    if recipe.network.family != "dhn" or is_named(data):
-        return []
-    command = f"htaf demo --pretrained hub --data {shlex.quote(data)}"
-    return [f"this network learns from these images alone; a pretrained backbone is usually far better: {command}"]
 
 
 def _print_recipe(recipe: Recipe, json: bool) -> None:

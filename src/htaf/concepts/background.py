@@ -20,7 +20,7 @@ from htaf.concepts.where import Pictures
 from htaf.data.image_reading import in_folder
 from htaf.data.images import ImagePreprocessor, Images
 from htaf.training.runs import Run, to_json, write_atomic
-from htaf.training.runs.data import rows_of
+from htaf.training.runs.run import rows_of
 
 MIDDLE = "middle"
 AREA = 0.5  # of an image: its middle, which is taken for the object where no masks are given

@@ -26,9 +26,8 @@ from htaf.training.distributed import default_threads, thread_count
 from htaf.training.families.icbm import FAMILY, ICBMNetwork
 from htaf.training.fit import check, fit
 from htaf.training.problems import resolved
-from htaf.training.recipe import Recipe, Running
+from htaf.training.recipe import Recipe, Running, Source
 from htaf.training.runs import Run
-from htaf.training.source import Source
 
 
 @dataclass(frozen=True)
@@ -47,18 +46,18 @@ class Discovery:
     summary: dict[str, Any] = field(repr=False)
 
 
-def recipe_of(recipe: Recipe | str, fields: Mapping[str, Any]) -> tuple[Recipe, tuple[str, ...]]:
-    """A recipe of an ICBM, or a ready one by its name, with other values of some fields, and in words what these bring.
+def recipe_of(recipe: Recipe | str, fields: Mapping[str, Any]) -> Recipe:
+    """A recipe of an ICBM, or a ready one by its name, with other values of some fields.
 
     Raises:
         HtafError: no such recipe, backbone or field, or a bad value; what it needs is not installed.
     """
     try:
-        made, notes = FAMILY.changed(FAMILY.ready(recipe) if isinstance(recipe, str) else recipe, fields)
+        made = (FAMILY.ready(recipe) if isinstance(recipe, str) else recipe).replace(**fields)
     except (ValueError, OSError) as error:
         raise HtafError(str(error)) from None
     check(made)
-    return made, notes
+    return made
 
 
 def discover(
@@ -100,7 +99,7 @@ def discover(
         HtafError: no such recipe or field; `out` lies in the images; else of the data, the training or the naming.
     """
     data, out = os.fspath(data), Path(out)
-    recipe, brought = recipe_of(recipe, fields)
+    recipe = recipe_of(recipe, fields)
     expect_outside(out, data)
     steps: dict[str, float] = {}
 
@@ -114,7 +113,6 @@ def discover(
 
     images = step("read", lambda: load(data, size=size, data_dir=data_dir))
     recipe, why = resolved(recipe, images)
-    why = (*brought, *why)
     if progress:
         say_notes([*images.notes, *why, *about_names(recipe, len(images.classes))])
     source = Source(data.lower() if is_named(data) else data, size=size).remembered(data_dir, images=True)

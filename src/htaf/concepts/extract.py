@@ -43,8 +43,8 @@ from htaf.data.image_sources import Decoded, Held, Image, read_block, source
 from htaf.data.images import FilePart, ImagePreprocessor, Images, Part
 from htaf.data.reading import DataError
 from htaf.training.runs import Run
-from htaf.training.runs.data import is_own, rows_of
 from htaf.training.runs.features import FeatureStore, key_of
+from htaf.training.runs.run import is_own, rows_of
 from htaf.transform import convert
 
 Device = Literal["auto", "cpu", "cuda", "mps"]

@@ -27,8 +27,8 @@ from htaf.concepts.finding import evenly
 from htaf.concepts.where import Pictures
 from htaf.data.images import ImagePreprocessor, Images, Part
 from htaf.training.runs import Run
-from htaf.training.runs.data import rows_of
 from htaf.training.runs.features import BATCH
+from htaf.training.runs.run import rows_of
 
 FILE = "known.safetensors"
 KEPT, CALIBRATING = 10_000, 1_000  # training and validation images, of more some evenly spread

@@ -23,9 +23,9 @@ from htaf.data.images import ImagePreprocessor, Images
 from htaf.data.parts import Data, Part
 from htaf.models.icbm import ICBM
 from htaf.training.runs import HASHED, MODEL, RECORD, SMOOTH, Run, RunError, content_hash
-from htaf.training.runs.data import rows_of
 from htaf.training.runs.features import FeatureBatches
 from htaf.training.runs.predictions import measure
+from htaf.training.runs.run import rows_of
 
 
 def with_head(run: Run, change: Callable[[Tensor, Tensor], None], **record: Any) -> Run:

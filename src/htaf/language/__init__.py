@@ -13,18 +13,10 @@ from htaf._ground.compat import lazy
 
 if TYPE_CHECKING:
     from htaf.language.calibration import CalibratedLayer, calibrate, fit_gate
-    from htaf.language.errors import LanguageError
     from htaf.language.files import load, save
-    from htaf.language.gates import (
-        Gate,
-        GatedMLP,
-        gated_mlps,
-        gates_of,
-        open_gates,
-        replace_gates,
-    )
-    from htaf.language.options import Data, Machine, Training
-    from htaf.language.run import evaluate, fit
+    from htaf.language.gates import Gate, GatedMLP, gated_mlps, gates_of, open_gates, replace_gates
+    from htaf.language.options import Data, LanguageError, Machine, Training
+    from htaf.language.run import fit
 
 __all__ = [
     "CalibratedLayer",
@@ -35,7 +27,6 @@ __all__ = [
     "Machine",
     "Training",
     "calibrate",
-    "evaluate",
     "fit",
     "fit_gate",
     "gated_mlps",
@@ -48,18 +39,10 @@ __all__ = [
 
 _HOMES = {
     "calibration": ("CalibratedLayer", "calibrate", "fit_gate"),
-    "errors": ("LanguageError",),
     "files": ("load", "save"),
-    "gates": (
-        "Gate",
-        "GatedMLP",
-        "gated_mlps",
-        "gates_of",
-        "open_gates",
-        "replace_gates",
-    ),
-    "options": ("Data", "Machine", "Training"),
-    "run": ("evaluate", "fit"),
+    "gates": ("Gate", "GatedMLP", "gated_mlps", "gates_of", "open_gates", "replace_gates"),
+    "options": ("Data", "LanguageError", "Machine", "Training"),
+    "run": ("fit",),
 }
 __getattr__, __dir__ = lazy(
     __name__, {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names}

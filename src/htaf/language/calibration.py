@@ -11,10 +11,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from htaf.core.activations import Heaviside
-from htaf.language.errors import LanguageError
 from htaf.language.gates import Gate, GatedMLP, replaceable
 from htaf.language.hidden import running, states_of
-from htaf.language.options import Calibration
+from htaf.language.options import Calibration, LanguageError
 from htaf.transform.convert.modes import hooked
 from htaf.transform.hardening.layerwise import Sums, error, ridge
 

@@ -26,8 +26,8 @@ from torch import nn
 from htaf._ground.errors import first_line
 from htaf._ground.files import file_sha256, read_record, sealed, write_atomic
 from htaf.core.activations import Heaviside
-from htaf.language.errors import LanguageError
 from htaf.language.gates import Gate, gated_mlps, gates_of
+from htaf.language.options import LanguageError
 from htaf.models.build import at_most
 from htaf.models.hub import asking_hub
 from htaf.training.runs import content_hash

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from htaf.core.activations import Heaviside
 from htaf.core.contract import StepFactory, expect_one_level
-from htaf.language.errors import LanguageError
+from htaf.language.options import LanguageError
 from htaf.transform.convert.modes import hooked
 
 _FUSED, _PLAIN = ("gate_up_proj", "down_proj"), ("gate_proj", "up_proj", "down_proj")
@@ -136,14 +136,14 @@ def gated_mlps(model: nn.Module) -> list[GatedMLP]:
 
 
 def replaceable(model: nn.Module, last_k: int) -> list[GatedMLP]:
-    """Return the MLPs of the last layers that have no gates yet, after a check that they can take some. Arguments and
-    errors: `replace_gates`."""
+    """Return the MLPs of the last layers, after a check that they can take gates. Arguments and errors:
+    `replace_gates`."""
     mlps = gated_mlps(model)
     if not 1 <= last_k <= len(mlps):
         raise LanguageError(f"last_k must be in 1 to {len(mlps)}, the layers of this model, got {last_k}")
-    chosen = [mlp for mlp in mlps[-last_k:] if not isinstance(mlp.activation, Gate)]
-    if not chosen:
-        raise LanguageError(f"the last {last_k} layers have gates already: expected a larger last_k")
+    chosen = mlps[-last_k:]
+    if any(isinstance(mlp.activation, Gate) for mlp in chosen):
+        raise LanguageError(f"expected a model without gates in its last {last_k} layers, got one with some")
     for mlp in chosen:
         _expect_gated(mlp)
     return chosen
@@ -158,11 +158,10 @@ def replace_gates(model: nn.Module, last_k: int, step: StepFactory = Heaviside) 
         step: makes the step of each gate, such as `partial(HTAF, 0.5, 4)`; the exact one by default.
 
     Returns:
-        The MLPs that changed; those that have gates stay as they are. Thresholds are 0 and scales 1 until `calibrate`
-        or a training sets them.
+        The MLPs. Thresholds are 0 and scales 1 until `calibrate` or a training sets them.
 
     Raises:
-        LanguageError: the model has no gated MLPs, not so many layers, or gates in all of them already.
+        LanguageError: the model has no gated MLPs, not so many layers, or gates in some already.
         ContractError: a step of several levels.
     """
     chosen = replaceable(model, last_k)

@@ -21,11 +21,10 @@ from htaf._ground.compat import no_trace
 from htaf._ground.files import write_atomic
 from htaf.core.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
 from htaf.core.sharpening import Geometric, set_sharpness
-from htaf.language.errors import LanguageError
 from htaf.language.gates import decoder_of, gates_of
 from htaf.language.hidden import Hidden, autocast, running
 from htaf.language.losses import hidden_losses, next_token_losses
-from htaf.language.options import SHARPEN, Training
+from htaf.language.options import SHARPEN, LanguageError, Training
 from htaf.training.runs import content_hash
 
 CHECKPOINT = "checkpoint.pt"

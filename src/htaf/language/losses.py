@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from htaf.language.hidden import Hidden
+from htaf.language.options import LanguageError
 
 
 @dataclass(frozen=True)
@@ -115,3 +117,32 @@ class _Known(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         return ctx.saved_tensors[0] * grads[0].to(ctx.saved_tensors[0].dtype), None, None
+
+
+@dataclass(frozen=True)
+class TextScores:
+    """On text: means over next tokens, the first token of a block left out.
+
+    tokens: how many were predicted. loss: mean negative log-likelihood of a token, nats. perplexity: exp(loss).
+    kl: mean KL divergence of the original's next-token distribution from this one, nats.
+    agreement: share of tokens at which both find the same token the likeliest.
+
+    Raises:
+        LanguageError: a loss that is not finite.
+    """
+
+    tokens: int
+    loss: float
+    perplexity: float
+    kl: float
+    agreement: float
+
+    @classmethod
+    def of(cls, tokens: int, found: Losses) -> TextScores:
+        """Return the scores of losses over so many tokens."""
+        return cls(tokens, found.likelihood, math.exp(min(found.likelihood, 700.0)), found.kl, found.agreement)
+
+    def __post_init__(self) -> None:
+        for name, value in (("loss", self.loss), ("KL divergence", self.kl)):
+            if not math.isfinite(value):
+                raise LanguageError(f"expected a finite {name} on the text, the model gives {value}: check its weights")

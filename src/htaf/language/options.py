@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from htaf.language.errors import LanguageError
+from htaf._ground.errors import HtafError
 
 Method = Literal["htaf", "ste", "ss"]
 Precision = Literal["float32", "bfloat16"]
@@ -20,6 +20,10 @@ WARMUP, SHARPEN, HARDEN_FROM, HARDEN_TO = 0.06, 0.4, 0.4, 0.8
 ENDS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "htaf": ((0.5, 4.0), (1.0, 8.0)), "ss": ((2.0,), (8.0,)), "ste": ((), ()),
 }  # fmt: skip
+
+
+class LanguageError(HtafError):
+    """A model, a file or a text that this room cannot take; its message says what was expected and what came."""
 
 
 @dataclass(frozen=True)

@@ -18,18 +18,14 @@ from torch import Tensor, nn
 from htaf._ground.files import LOCK, read_record, sealed, write_atomic
 from htaf.language import files, text
 from htaf.language.calibration import CalibratedLayer, calibrate
-from htaf.language.errors import LanguageError
 from htaf.language.gates import Gate, decoder_of, gated_mlps, gates_of, read_gates, replace_gates
-from htaf.language.hidden import Hidden, hidden_states, running
-from htaf.language.kept import kept
+from htaf.language.hidden import Hidden, hidden_states, kept, running
 from htaf.language.lora import Measured, train
-from htaf.language.losses import hidden_losses
-from htaf.language.options import Calibration, Data, Machine, Training
-from htaf.language.scores import TextScores, text_scores
+from htaf.language.losses import TextScores, hidden_losses
+from htaf.language.options import Calibration, Data, LanguageError, Machine, Training
 from htaf.training.runs import content_hash, environment, locked
 
 RECORD, WORK, FORMAT = "htaf_record.json", "work", 1
-_NO_NEARNESS = {"kl": None, "agreement": None}
 _CALIBRATED = (".threshold", ".scale", ".width", ".down_proj.weight")
 AS_USUAL = Machine()
 Say = Callable[[str], None]
@@ -68,7 +64,6 @@ def fit(
     out: str | Path,
     *,
     last_k: int = 4,
-    start_from: str | None = None,
     calibration: Calibration = "down",
     machine: Machine = AS_USUAL,
     save: bool = True,
@@ -82,8 +77,6 @@ def fit(
         data, training: what it learns from, and how; training.steps 0: calibrated only.
         out: a new folder, or the same run's.
         last_k: how many layers, counted from the end.
-        start_from: a folder of an earlier run on the same model with fewer gates: its weights and gates are kept, and
-            the other layers among the last_k are calibrated.
         calibration: see `htaf.language.calibrate`.
         machine: where the model is held, and how.
         save: write the model too; False: the record alone.
@@ -101,7 +94,7 @@ def fit(
         raise LanguageError(f"last_k must be >= 1, got {last_k}")
     if calibration not in get_args(Calibration):
         raise LanguageError(f"calibration must be {', '.join(get_args(Calibration))}, got {calibration}")
-    work = _Work(model, data, training, Path(out), last_k, start_from, calibration, machine, say, progress)
+    work = _Work(model, data, training, Path(out), last_k, calibration, machine, say, progress)
     with work.claimed(save) as finished:
         if not finished:
             work.compute(save)
@@ -122,7 +115,6 @@ class _Work:
     training: Training
     out: Path
     last_k: int
-    start_from: str | None
     calibration: Calibration
     machine: Machine
     say: Say
@@ -136,11 +128,7 @@ class _Work:
     @cached_property
     def content(self) -> dict[str, Any]:
         """Hashes of what the run reads: the same run is known again wherever its inputs lie."""
-        return {
-            "model": files.fingerprint(self.model),
-            "start_from": None if self.start_from is None else files.fingerprint(self.start_from),
-            "data": [text.fingerprint(self.data.text)],
-        }
+        return {"model": files.fingerprint(self.model), "data": [text.fingerprint(self.data.text)]}
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -156,15 +144,6 @@ class _Work:
         """Hold the folder; gives whether the run is finished. A new folder is empty again after an error."""
         key = content_hash(self.identity)
         _record(self.out, key)
-        if self.start_from is not None:
-            begun = read(self.start_from)
-            if begun["content"]["model"] != self.content["model"]:
-                raise LanguageError(f"expected a run on {self.model}, {self.start_from} is one on another model")
-            if begun["last_k"] >= self.last_k:
-                raise LanguageError(
-                    f"{self.start_from} has gates in its last {begun['last_k']} layers: expected a larger last_k, got "
-                    f"{self.last_k}"
-                )
         fresh = not self.out.exists()
         self.out.mkdir(parents=True, exist_ok=True)
         with locked(self.out, "another process trains in", LanguageError):
@@ -185,7 +164,7 @@ class _Work:
 
     def about(self) -> dict[str, Any]:
         """Return the arguments as the record stores them."""
-        return self.identity | {"model": self.model, "data": asdict(self.data), "start_from": self.start_from}
+        return self.identity | {"model": self.model, "data": asdict(self.data)}
 
     def saved(self, record: dict[str, Any]) -> bool:
         """Return whether the files of a finished run are there, as they were written."""
@@ -209,7 +188,7 @@ class _Work:
         if longest is not None and self.data.length > longest:
             raise LanguageError(f"length must be <= {longest}, as the model reads at once, got {self.data.length}")
         if gates_of(original):
-            raise LanguageError(f"{self.model} has gates already: give its original as the model, and it as start_from")
+            raise LanguageError(f"{self.model} has gates already: give its original")
         gated_mlps(original)
         return count - self.last_k
 
@@ -237,7 +216,7 @@ class _Work:
         test = self._hidden(original, blocks.test, start, "test", half=False)
         of_original = self._cache_key(self.content["model"], blocks.test.tolist())
         before = self._known(of_original, lambda: self._scored("original", original, start, test))
-        before |= _NO_NEARNESS
+        before |= {"kl": None, "agreement": None}
         say(f"original: {_told(before)}")
         half = self.training.precision == "bfloat16"
         learn = [
@@ -282,8 +261,7 @@ class _Work:
         return content_hash([*inputs, str(self.dtype)])[:16]
 
     def _calibration_key(self, tokens: Tensor) -> str:
-        inputs = [self.content["model"], self.content["start_from"], tokens.tolist(), self.last_k, self.calibration]
-        return self._cache_key(*inputs)
+        return self._cache_key(self.content["model"], tokens.tolist(), self.last_k, self.calibration)
 
     def _known(self, key: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Scores, computed or read from the cache that several runs share."""
@@ -310,7 +288,7 @@ class _Work:
 
     def _calibrated(self, tokens: Tensor) -> tuple[Any, list[CalibratedLayer]]:
         """Compute the calibrated model, or read it where another run, process or call has kept it."""
-        made, _ = self.load(self.start_from or self.model)
+        made, _ = self.load(self.model)
 
         def computed() -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
             report = calibrate(
@@ -348,47 +326,6 @@ def _calibration(model: nn.Module, report: Sequence[CalibratedLayer]) -> dict[st
         for name, value in model.state_dict().items()
         if name.startswith(paths) and value.is_floating_point() and name.endswith(_CALIBRATED)
     }
-
-
-def evaluate(
-    folder: str | Path,
-    data: str | Path,
-    *,
-    blocks: int = 64,
-    device: str = "cpu",
-    progress: Callable[[str, int, int], None] | None = None,
-) -> dict[str, Any]:
-    """Score a run and its original on other text.
-
-    Args:
-        folder: of a finished run.
-        data: a text file or a folder of text files.
-        blocks: of text, at most so many; as long as the run's.
-        progress: is told (what, done, of how many).
-
-    Returns:
-        {"data", "notes", "original", "run"}: scores as in a record. "original" is None where the model of the record is
-        not there or has changed; KL divergence and agreement then are too.
-
-    Raises:
-        LanguageError: no such run or data, or too little text.
-    """
-    record = read(folder)
-    dtype = getattr(torch, record["dtype"].removeprefix("torch."))
-    made, tokenizer = files.load(folder, dtype=dtype, device=device)
-    documents, notes = text.documents(data)
-    tokens = text.blocks(documents, tokenizer, record["data"]["length"], blocks)
-    given, known = record["model"], None
-    try:
-        if files.fingerprint(given) != record["content"]["model"]:
-            raise LanguageError(f"{given} is not there, or not what it was at the training")
-        known = files.load(given, dtype=dtype, device=device)[0]
-    except LanguageError as error:
-        notes.append(f"without the original: {error}")
-    tell = None if progress is None else partial(progress, "blocks")
-    of_known, of_run = text_scores(made, known, tokens, tell)
-    original_scores = None if of_known is None else asdict(of_known)
-    return {"data": str(data), "notes": notes, "original": original_scores, "run": asdict(of_run)}
 
 
 def open_shares(model: nn.Module, tokens: Tensor) -> list[dict[str, float]]:

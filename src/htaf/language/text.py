@@ -13,7 +13,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from htaf._ground.files import file_sha256
-from htaf.language.errors import LanguageError
+from htaf.language.options import LanguageError
 
 Part = Literal["train", "validation", "test"]
 SUFFIXES = (".txt", ".md", ".rst", ".text", "")

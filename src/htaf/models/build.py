@@ -113,22 +113,6 @@ def check_backbone(name: str) -> None:
         check_timm(name)
 
 
-def is_layer_normed(name: str) -> bool:
-    """Whether a backbone has more layer norms than batch norms, as ViT, MLP-Mixer and ConvNeXt do.
-
-    Args:
-        name: as `backbone_description` takes it.
-
-    Raises:
-        ValueError: no such model.
-    """
-    described = backbone_description(name, {"depth": 10, "width": 1, "stem": "cifar", "dropout": 0.0})
-    net = without_weights(lambda: backbone(described, 3, None))
-    kinds = [type(module).__name__ for module in net.modules()]
-    count = [sum(word in kind for kind in kinds) for word in ("LayerNorm", "RMSNorm", "RmsNorm", "BatchNorm")]
-    return sum(count[:3]) > count[3]
-
-
 def without_weights(make: Callable[[], nn.Module]) -> nn.Module:
     """A network to look at: on PyTorch's meta device, which needs no memory, where its constructor can do that."""
     try:

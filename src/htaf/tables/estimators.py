@@ -167,8 +167,8 @@ class _TableEstimator(BaseEstimator):
         self._build()
         return self
 
-    def _recipe(self) -> tuple[Recipe, tuple[str, ...]]:
-        """The recipe with the arguments, and notes on what else these change."""
+    def _recipe(self) -> Recipe:
+        """The recipe with the arguments."""
         from htaf.training.families import FAMILIES, family_of
         from htaf.training.recipe import TableData
 
@@ -191,9 +191,9 @@ class _TableEstimator(BaseEstimator):
             base = family.ready(family.suited(changes) or next(iter(family.recipes)))
         else:
             base = family.ready(str(given))
-        recipe, notes = family.changed(base, changes)
+        recipe = base.replace(**changes)
         recipe.refuse_unread(changes.keys())
-        return recipe, notes
+        return recipe
 
     def _learn(self: Fitted, table: Table) -> Fitted:
         """Train on a table."""
@@ -201,13 +201,13 @@ class _TableEstimator(BaseEstimator):
         from htaf.training.fit import fit
         from htaf.training.recipe import Running
 
-        recipe, notes = self._recipe()
+        recipe = self._recipe()
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(SEEDS - 1)
         given, table = _given_parts(table), replace(table, parting=Parting())
         rows = given or parts(table, float(self.validation_fraction), int(seed))
-        noted = [*notes, *(() if given else rows_in_time(table))]
+        noted = [] if given else [*rows_in_time(table)]
         before = [*table.notes, *cautions(table, rows, None), *noted]
         if not self.verbose:
             _warn_of_training(before)

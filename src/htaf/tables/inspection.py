@@ -21,7 +21,6 @@ from htaf.data.order import random_order
 from htaf.data.preprocess import Preprocessor, Target
 from htaf.data.tabular import Table, frame_like
 from htaf.training.runs import Run, UnknownSourceError, forward
-from htaf.training.runs.data import rows_are_known, rows_for_figures
 from htaf.training.runs.metrics import (
     LOWER_IS_BETTER,
     Weights,
@@ -30,6 +29,7 @@ from htaf.training.runs.metrics import (
     metrics_by_weight,
     probabilities,
 )
+from htaf.training.runs.run import rows_are_known, rows_for_figures
 from htaf.transform.grid import settled
 
 MOST_ROWS, LEAST_ROWS = 2_000, 20  # whose columns are shuffled

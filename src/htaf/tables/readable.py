@@ -33,9 +33,9 @@ from htaf.program.packed.nodes import on_powers
 from htaf.tables.inspection import Fitted, InspectionError, own_table, table_of
 from htaf.training.additive import OUT_OF_FOLD, shortest
 from htaf.training.runs import Run, content_hash
-from htaf.training.runs.data import rows_are_known
 from htaf.training.runs.folder import HASHED, MODEL
-from htaf.training.runs.integer import inputs_of, values_of
+from htaf.training.runs.packing import inputs_of, values_of
+from htaf.training.runs.run import rows_are_known
 
 SHOWN = 6  # texts of a group that are named
 WORDS = ("missing", "another value")  # of a list of texts; the other values were not seen in training
@@ -44,7 +44,7 @@ MOST = 2**20  # points of a level: sums stay exact in every form
 
 @dataclass(frozen=True)
 class Condition:
-    """A bit in words. said, given: its input, see `htaf.training.runs.integer.inputs_of`. least: from which integer of
+    """A bit in words. said, given: its input, see `htaf.training.runs.packing.inputs_of`. least: from which integer of
     it on the bit is 1. number: the same, in the unit of a number or a part of a date. texts: for which it is 1, of
     others."""
 
@@ -68,7 +68,7 @@ class Condition:
         return f"{column} is {'' if holds else 'not '}{names if len(self.texts) == 1 else f'one of {names}'}"
 
     def holds(self, v: np.ndarray) -> Bool[np.ndarray, " rows"]:
-        """For values of the raw column, as `htaf.training.runs.integer.values_of` reads them; a number counts as the
+        """For values of the raw column, as `htaf.training.runs.packing.values_of` reads them; a number counts as the
         nearest multiple of about a millionth of its range."""
         return prepared_column(self.said, v, self.given) >= self.least
 

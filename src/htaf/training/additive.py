@@ -30,9 +30,10 @@ from htaf.data.reading import DataError, listed
 from htaf.models.mlp import MLP, Thermometer
 from htaf.program.integer.program import Input
 from htaf.training.boosting import And, Rows, Values, as_bits, for_outputs, holds, known, set_leaves
+from htaf.training.families.mlp import MLPNetwork
 from htaf.training.problems import Problem
-from htaf.training.runs.integer import inputs_of
 from htaf.training.runs.metrics import metrics
+from htaf.training.runs.packing import inputs_of
 
 FOLDS = 4
 ROUNDS, MORE_ROUNDS = 12, 4  # of the variances: at first, and from those of another fit
@@ -71,17 +72,6 @@ class Term:
     def slope_of(self, j: int, counts: Sequence[int]) -> int:
         """Of an input: a flag beside a number has none."""
         return self.slope if counts[j] > 1 or len(self.inputs) == 1 else 0
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a readable network is made, as fields of a recipe say it, see `htaf.training.families.mlp.MLPNetwork`."""
-
-    terms: int = 30
-    steps: int = 0
-    pairs: int = 10
-    points: int = 0
-    monotone: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -348,7 +338,7 @@ class Design:
 
 
 def path(
-    rows: Rows, terms: Sequence[Term], options: Options, before: Smooth | None = None
+    rows: Rows, terms: Sequence[Term], options: MLPNetwork, before: Smooth | None = None
 ) -> tuple[dict[tuple[float, int], Fit], Smooth]:
     """Fits by the price of a step and the number of pairs that have rules, and the one of all steps alone.
 
@@ -375,12 +365,12 @@ def path(
     return fits, plain
 
 
-def _prices(options: Options) -> tuple[float, ...]:
+def _prices(options: MLPNetwork) -> tuple[float, ...]:
     return (*PRICES, *MORE) if options.steps else PRICES
 
 
 def _by_price(
-    rows: Rows, terms: Sequence[Term], options: Options, design: Design, plain: Smooth, pairs: Sequence[Pair]
+    rows: Rows, terms: Sequence[Term], options: MLPNetwork, design: Design, plain: Smooth, pairs: Sequence[Pair]
 ) -> list[Fit]:
     """Fits of all columns and the rules of these pairs, by the price of a step."""
     found, count = plain, len(terms)
@@ -450,7 +440,7 @@ def refitted(rows: Rows, terms: Sequence[Term], fit: Fit) -> Fit:
     return Fit(heights, dict(zip(fit.rules, of_rules, strict=True)), found[:, 0])
 
 
-def learned(rows: Rows, terms: Sequence[Term], options: Options) -> tuple[Fit, Values]:
+def learned(rows: Rows, terms: Sequence[Term], options: MLPNetwork) -> tuple[Fit, Values]:
     """The fit with the fewest steps that is as good as the best one out of fold, but for `LEVEL` standard errors; and
     the outputs of each row by a fit of the other folds."""
     fits, start = path(rows, terms, options)
@@ -484,7 +474,7 @@ def _worse(by: Float64[np.ndarray, " rows"]) -> float:
 # ---- as a network ----
 
 
-def fit_readable(net: MLP, posed: Problem, options: Options) -> tuple[dict[str, float | None], list[str]]:
+def fit_readable(net: MLP, posed: Problem, options: MLPNetwork) -> tuple[dict[str, float | None], list[str]]:
     """Make a network without hidden layers a readable one, by the rows of training and validation; of many, by some.
 
     Returns:

@@ -124,18 +124,6 @@ def default_threads(recipe: Recipe) -> int:
     return 1 if table and "OMP_NUM_THREADS" not in os.environ else torch.get_num_threads()
 
 
-@contextmanager
-def shared_cores(devices: int) -> Iterator[None]:
-    """The machine's cores shared among its processes, unless OMP_NUM_THREADS says how many threads."""
-    before = torch.get_num_threads()
-    if devices > 1 and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // devices))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def pooled(means: Tensor, rows: int) -> tuple[Tensor, int]:
     """Means over the rows of all processes, the same in each, and how many rows those are.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
+import os
 import shutil
 import signal
 import warnings
@@ -25,7 +25,7 @@ from htaf.core.contract import SmoothStep, StepFactory, from_outside, make_step,
 from htaf.core.sharpening import set_sharpness
 from htaf.data.attributes import Attributes
 from htaf.data.image_reading import MOST_WORKERS
-from htaf.data.images import ImagePreprocessor, Images
+from htaf.data.images import Images
 from htaf.data.notes import Note, to_record
 from htaf.data.parts import Data
 from htaf.data.preprocess import Preprocessor
@@ -35,13 +35,6 @@ from htaf.models.icbm import ICBM
 from htaf.models.mlp import MLP, Thermometer
 from htaf.training.backbones import learns_from_features, on_features
 from htaf.training.boosting import given_once
-from htaf.training.callbacks import (
-    AtomicCheckpoint,
-    History,
-    PlainCheckpoints,
-    ShownProgress,
-    last_checkpoint,
-)
 from htaf.training.distributed import (
     L,
     PeerError,
@@ -53,28 +46,28 @@ from htaf.training.distributed import (
     finished_elsewhere,
     is_lost_peer,
     received_record,
-    shared_cores,
     sharing_record,
     smallest_batch,
     thread_count,
     trainer_options,
 )
 from htaf.training.finish import activation_of, finished, result_notes, with_threshold
-from htaf.training.module import EpochBatches, Training, has_smooth, loaders
-from htaf.training.problems import Problem, data_identity, positive_of, problem, resolved, supervision
-from htaf.training.recipe import Recipe, Running, TableData
-from htaf.training.runs import (
-    CHECKPOINTS,
-    Run,
-    claim,
-    content_hash,
-    finish_run,
-    finished_run,
-    read_record,
-    to_json,
+from htaf.training.module import (
+    AtomicCheckpoint,
+    EpochBatches,
+    History,
+    PlainCheckpoints,
+    ShownProgress,
+    Training,
+    has_smooth,
+    last_checkpoint,
+    loaders,
 )
-from htaf.training.runs.folder import FORMAT
+from htaf.training.problems import Problem, data_identity, positive_of, problem, resolved, supervision
+from htaf.training.recipe import Recipe, Running
+from htaf.training.runs.folder import CHECKPOINTS, FORMAT, claim, content_hash, read_record
 from htaf.training.runs.predictions import measure
+from htaf.training.runs.run import Run, finish_run, finished_run
 from htaf.transform import convert
 from htaf.transform.diagnostics import BINARY, layer_statistics
 
@@ -103,7 +96,6 @@ class _Prepared:
     trainer: L.Trainer
     history: History
     network: dict[str, Any]  # as `models.build.build` takes it
-    continued: Run | None
     method: StepFactory | None
     weights: dict[str, Any]  # where the first ones come from, see `Network.initialise`
     restore: Callable[[nn.Module], None] | None = None  # gives a network back what was put aside while the rest learned
@@ -140,7 +132,6 @@ def fit(
     test: bool = True,
     source: Mapping[str, Any] | None = None,
     attributes: Attributes | None = None,
-    continued: Run | None = None,
     notes: Sequence[Note | str] = (),
     method: StepFactory | None = None,
     running: Running = AS_USUAL,
@@ -157,8 +148,6 @@ def fit(
         test: also measure on the test part at the end; a search over candidates must not.
         source: how the data were loaded (the arguments of `load`), kept so that `htaf evaluate` can load them again.
         attributes: of the classes, for a supervised bottleneck; None: those of the recipe, from the public sets.
-        continued: a finished run of the same network on the same data, whose weights are the first ones; the schedules
-            begin anew (`htaf.training.families.continuing`). Its key becomes part of this run's; it stays as it is.
         notes: to be kept in the record beside those of the training.
         method: the class of the step where the recipe's method is the import path of one from outside htaf.
         running: the device, the processes, what is shown and logged.
@@ -170,10 +159,9 @@ def fit(
         RunError: `out` holds another run or other files, or another process trains there; or it holds this
             run, finished, whose weights or preprocessing are missing or damaged. DataError: the data are not
             of the family's kind, or too little to split or to learn from. TrainingError: no such device, too few rows
-            for so many processes, no such backbone, pretrained weights that are missing or of another architecture, a
-            continued run of another network or data, or the loss became NaN or infinite; the message names the
-            step. PeerError: another process of this training failed. OSError: the disk is full; what was finished
-            before stays.
+            for so many processes, no such backbone, pretrained weights that are missing or of another architecture, or
+            the loss became NaN or infinite; the message names the step. PeerError: another process of this training
+            failed. OSError: the disk is full; what was finished before stays.
     """
     out = Path(out)
     check(recipe, running)
@@ -182,41 +170,32 @@ def fit(
     attributes = supervision(recipe) if attributes is None else attributes
     recipe, why = resolved(recipe, data)
     mode, rows = (split, None) if isinstance(split, str) else ("given", split)
-    identity = run_identity(recipe, data, seed, mode, test=test, attributes=attributes, continued=continued)
+    identity = run_identity(recipe, data, seed, mode, test=test, attributes=attributes)
     if rows is not None:
         identity["parts"] = content_hash([part.tolist() for part in (rows.train, rows.validation, rows.test)])
     key, before = content_hash(identity), read_record(out)
     if before is not None and before["key"] == key and before["status"] == "finished":
         shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)  # of a process that was killed as it ended
         return finished_run(out, before, method)  # images from files need not be decoded for it
-    known = None if continued is None else continued.preprocessor()
-    known = known if isinstance(known, ImagePreprocessor) else None  # as the weights know it
-    posed = problem(recipe, data, seed, mode, test=test, attributes=attributes, preprocessor=known, rows=rows)
+    posed = problem(recipe, data, seed, mode, test=test, attributes=attributes, rows=rows)
     release_memory()
     try:
         network = recipe.model(posed.inputs, posed.outputs) | {"activation": described_activation(recipe, method)}
     except (ValueError, OSError) as error:  # no such backbone, or a hub that is out of reach
         raise TrainingError(str(error)) from None
-    if continued is not None:
-        there = continued.record["model"]
-        if "leaves" in network:  # as many as were found there
-            network["leaves"] = there.get("leaves", 0)
-        network |= {name: there[name] for name in ("learned", "divisor", "learn_divisor") if name in there}
-        _expect_same(continued, identity, network, recipe)
-        notes = (*notes, f"continues {continued.path} ({continued.record['epochs_run']} epochs) with a new schedule")
     notes = (*notes, *recipe.network.reads(posed.inputs))
     recipe, every, longer = long_enough(recipe, len(posed.train))
     notes = (*notes, *longer)
     posed = replace(posed, notes=(*posed.notes, *notes, *(note for note in why if note not in notes)))
     trainer, history = _trainer(recipe, posed, out, running, isinstance(data, Images), every)
     train = _Prepared(
-        recipe, posed, isinstance(data, Images), out, seed, running, key, trainer, history, network,
-        continued, method, {},
+        recipe, posed, isinstance(data, Images), out, seed, running, key, trainer, history, network, method, {},
     )  # fmt: skip
     first = _network(train) if trainer.is_global_zero else None  # what cannot be built leaves no folder behind
     if first is not None:
         train = _on_features(train, first, data)
-    with shared_cores(running.devices):
+    shared = running.devices > 1 and "OMP_NUM_THREADS" not in os.environ  # the machine's cores, among its processes
+    with thread_count(max(1, (os.cpu_count() or 1) // running.devices) if shared else torch.get_num_threads()):
         if first is None:
             record = finished_elsewhere(out, key)
             if record is None:
@@ -258,45 +237,11 @@ def check(recipe: Recipe, running: Running = AS_USUAL) -> None:
         raise TrainingError(f"workers must be in 0 to {MOST_WORKERS}, got {running.workers}")
     if recipe.exact_epoch is not None and running.world > 1:
         raise TrainingError(f"exact_from trains in one process, got {running.world}: expected exact_from 1")
-    _fingerprint(recipe)
     try:
+        recipe.network.fingerprint()
         recipe.network.check_available()
     except (ValueError, OSError) as error:
         raise TrainingError(str(error)) from None
-
-
-def _fingerprint(recipe: Recipe) -> dict[str, str]:
-    """Of the files that the network starts from; TrainingError where one is missing."""
-    try:
-        return recipe.network.fingerprint()
-    except ValueError as error:
-        raise TrainingError(str(error)) from None
-
-
-def _expect_same(continued: Run, identity: Mapping[str, Any], network: Mapping[str, Any], recipe: Recipe) -> None:
-    """Raises TrainingError where a run is not one that this training can go on from."""
-    record, data = continued.record, identity["data"]
-    there, here = dict(record["model"]), json.loads(to_json(network))
-    for of in (there, here):  # a head that was trained over a frozen backbone may be trained with it
-        for name in ("freeze", "keep_norms", "feature_dropout"):
-            of.pop(name, None)
-    differing = [
-        f"{k} {there.get(k)!r} instead of {here.get(k)!r}"
-        for k in dict.fromkeys([*here, *there])  # what is absent is 0; real weights are rounded to any grid
-        if k not in ("activation", "weights") and (there.get(k) or None) != (here.get(k) or None)
-    ]
-    for name in ("train_images", "validation_images"):  # what it validates on must be new to the weights
-        now = recipe.identity().get(name)
-        if record["recipe"].get(name) != now:
-            differing.append(f"{name} {record['recipe'].get(name)} instead of {now}")
-    if record["data"] != data:
-        differing.append("other data, other weights of their rows, or another split of them")
-    if isinstance(recipe.data, TableData) and record["seed"] != identity["seed"]:  # of the split too
-        differing.append(f"seed {record['seed']} instead of {identity['seed']}")
-    if differing:
-        raise TrainingError(
-            f"expected a run of the same network and data to continue, {continued.path} has " + "; ".join(differing)
-        )
 
 
 def run_identity(
@@ -307,16 +252,13 @@ def run_identity(
     *,
     test: bool = True,
     attributes: Attributes | None = None,
-    continued: Run | None = None,
 ) -> dict[str, Any]:
     """What makes two trainings the same; its content hash is the key of a run."""
     recipe, _ = resolved(recipe, data)
     more: dict[str, Any] = {} if test else {"test": False}
-    if continued is not None:
-        more["continued"] = {name: continued.record[name] for name in ("key", "model_sha256")}
-    more |= _fingerprint(recipe)
+    more |= recipe.network.fingerprint()
     channels = data.train.channels if isinstance(data, Images) else 0
-    if channels and continued is None and recipe.flat().get("pretrained"):
+    if channels and recipe.flat().get("pretrained"):
         more["normalisation"] = recipe.network.normalisation(channels)
     if isinstance(data, Table) and len(data.ids.columns):  # kept beside predictions
         more["ids"] = sorted(map(str, data.ids.columns))
@@ -336,12 +278,8 @@ def _network(train: _Prepared) -> nn.Module:
             needed = copies * weight_bytes(train.network, train.method)
             expect_memory(needed, "training this network", "choose a smaller one")
             net = build(train.network, train.method)
-            if train.continued is not None:
-                net.load_state_dict(train.continued.model(exact=False).state_dict())
-                train.weights.update(train.continued.record.get("weights") or {})
-            else:
-                train.weights.update(train.recipe.network.initialise(net, train.posed))
-                train.network.update(train.recipe.network.sizes(net))
+            train.weights.update(train.recipe.network.initialise(net, train.posed))
+            train.network.update(train.recipe.network.sizes(net))
         except (ValueError, OSError) as error:  # no such backbone, other weights, or a hub that is out of reach
             raise TrainingError(str(error)) from None
     return net.to(memory_format=torch.channels_last) if train.images else net  # pyright: ignore[reportCallIssue]
@@ -478,10 +416,7 @@ def _trainer(
     if recipe.exact_epoch is not None:
         count_from = max(count_from, math.ceil(recipe.hardening.exact_from * training.epochs))
     history = History(out, training.patience, count_from, running.world, last=training.keep == "last")
-    callbacks: list[L.Callback] = [history]
-    if running.progress:
-        callbacks.append(ShownProgress(posed, recipe, history, "images" if images else "rows"))
-    callbacks.append(AtomicCheckpoint(out / CHECKPOINTS, history, running.checkpoint_seconds))
+    callbacks = [history, AtomicCheckpoint(out / CHECKPOINTS, history, running.checkpoint_seconds)]
     trainer = L.Trainer(
         **trainer_options(running, PlainCheckpoints()),
         max_epochs=training.epochs,
@@ -496,6 +431,8 @@ def _trainer(
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
     )
+    if running.progress and trainer.is_global_zero:
+        trainer.callbacks.insert(1, ShownProgress(posed, recipe, history, "images" if images else "rows"))  # pyright: ignore[reportAttributeAccessIssue]
     return trainer, history
 
 

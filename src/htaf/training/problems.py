@@ -105,7 +105,6 @@ def problem(
     *,
     test: bool = True,
     attributes: Attributes | None = None,
-    preprocessor: ImagePreprocessor | None = None,
     rows: Split | None = None,
 ) -> Problem:
     """The problem that a recipe poses on data.
@@ -116,7 +115,6 @@ def problem(
             images for every seed.
         test: also take the test part.
         attributes: of the classes, for a supervised bottleneck.
-        preprocessor: of images; None: that for which the first weights are made, else fitted on the training images.
         rows: the parts of a table; None: by seed and mode.
 
     Raises:
@@ -131,7 +129,7 @@ def problem(
         return _table(recipe.data, data, divided, test, of_parts, rounded=recipe.network.on_grid)
     if not isinstance(recipe.data, ImageData) or not isinstance(data, Images):
         raise DataError(f"expected {recipe.data.kind} for a recipe of family {recipe.family}, got {data.name}")
-    posed = _images(recipe, recipe.data, data, test, preprocessor)
+    posed = _images(recipe, recipe.data, data, test)
     if attributes is None:
         return posed
     chosen = torch.from_numpy(attributes.of(data.classes).binary().astype(np.float32))
@@ -341,9 +339,9 @@ def _whole(scaled: Float32[np.ndarray, " rows"], span: float) -> bool:
     return span < 2**20 and bool((np.abs(steps - steps.round()) < 0.1).all())  # beyond it float32 does not tell
 
 
-def _images(recipe: Recipe, options: ImageData, images: Images, test: bool, given: ImagePreprocessor | None) -> Problem:
+def _images(recipe: Recipe, options: ImageData, images: Images, test: bool) -> Problem:
     rows = split_images(images, train=options.train_images, validation=options.validation_images)
-    preprocessor = given or _for_weights(recipe, images) or fit_preprocessor(images, rows.train)
+    preprocessor = _for_weights(recipe, images) or fit_preprocessor(images, rows.train)
     settled = resolved(recipe, images)[0].data
     assert isinstance(settled, ImageData)
     augment = settled.augment

@@ -11,18 +11,20 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
-from htaf._ground.errors import HtafError, check_positive, suggestion
+from htaf._ground.errors import check_positive, suggestion
 from htaf._ground.names import Augment, Method, SlopeName, ThresholdMetric, is_outside
 from htaf.core.sharpening import Geometric, soft_start
 
 if TYPE_CHECKING:
     import torch
 
+    from htaf.data.tabular import Table
     from htaf.transform.hardening.finishing import Make
 
 Optimizer = Literal["adamw", "adam", "sgd", "muon"]
@@ -245,12 +247,6 @@ class Optimization(RecipePart):
         self.expect_all(("patience", "least_steps"), lambda v: v >= 0, "must be >= 0")
         expect(not self.nesterov or self.momentum > 0, "momentum must be > 0 with nesterov", self.momentum)
 
-    def rate_for(self, optimizer: Optimizer | None) -> float | None:
-        """The learning rate that another optimizer usually takes, where the one of these fields is no choice for it."""
-        if optimizer is None or (optimizer == "sgd") == (self.optimizer == "sgd"):
-            return None
-        return SGD_RATE if optimizer == "sgd" else ADAPTIVE_RATE
-
     def unread(self) -> dict[str, str]:
         """The fields that are not read, each with the choice that leaves it so."""
         used = {"sgd": 2, "muon": 1}.get(self.optimizer, 0)
@@ -410,10 +406,6 @@ class Network(RecipePart, ABC):
         """The flat fields of a recipe as they count for its identity, such as a file by what it holds."""
         return fields
 
-    def continued(self) -> Network:
-        """This part for a training that goes on from the weights of a run."""
-        return self
-
     def reads(self, inputs: Mapping[str, Any]) -> tuple[str, ...]:
         """What of such inputs, as `model` takes them, the network leaves out, in words."""
         return ()
@@ -553,14 +545,19 @@ class Recipe:
     def replace(self, **changes: Any) -> Recipe:
         """With other values of some fields, whichever part they belong to.
 
-        Another method begins at its own start, unless one is given: a pair of HTAF says nothing of another curve. The
-        epochs that are given are those, without least_steps, unless these are given too.
+        Another method begins at its own start, unless one is given: a pair of HTAF says nothing of another curve. SGD
+        in place of another optimizer, or another in its place, has the learning rate that it usually takes. The epochs
+        that are given are those, without least_steps, unless these are given too.
 
         Raises:
             ValueError: no such field in this family, or a bad value.
         """
         if changes.get("method", self.activation.method) != self.activation.method:
-            changes = {"start": None, **changes}
+            changes = {"start": None, "sharpness": None, **changes}
+        before, optimizer = self.optimization, changes.get("optimizer", self.optimization.optimizer)
+        if (optimizer == "sgd") != (before.optimizer == "sgd"):
+            lr = SGD_RATE if optimizer == "sgd" else ADAPTIVE_RATE
+            changes = {"lr": lr, "lr_end": min(changes.get("lr", lr), before.lr_end), **changes}
         if "epochs" in changes:
             changes = {"least_steps": 0, **changes}
         own = self.fields
@@ -617,11 +614,6 @@ class Recipe:
         return self.network.identity(self.flat())
 
 
-def unchanged(recipe: Recipe, changes: Mapping[str, Any]) -> tuple[Recipe, tuple[str, ...]]:
-    """The recipe as it is, without notes."""
-    return recipe, ()
-
-
 @dataclass(frozen=True)
 class Family:
     """Networks that are trained by name: `htaf train VERB`, and `family` in a plan.
@@ -630,7 +622,6 @@ class Family:
     verb: of the command. about: one line of help.
     recipes: name -> recipe, the first is the default; one named as a data set is the default for that.
     recipes_help: what they are.
-    adapt: a recipe with fields that someone is about to change -> the recipe to change, and in words what else changes.
     suited: fields that someone has given -> the recipe that suits them where none is named; "": the usual one.
 
     Raises:
@@ -642,7 +633,6 @@ class Family:
     about: str
     recipes: Mapping[str, Callable[[], Recipe]]
     recipes_help: str
-    adapt: Callable[[Recipe, Mapping[str, Any]], tuple[Recipe, tuple[str, ...]]] = unchanged
     suited: Callable[[Mapping[str, Any]], str] = lambda given: ""
 
     def __post_init__(self) -> None:
@@ -671,27 +661,6 @@ class Family:
         given = by_part(self.name, own, fields)
         made = {part: kind(**given.get(part, {})) for part, kind in self.parts.items()}
         return Recipe(**made)  # pyright: ignore[reportArgumentType]
-
-    def changed(self, base: Recipe, changes: Mapping[str, Any]) -> tuple[Recipe, tuple[str, ...]]:
-        """A recipe with other values of some fields, and in words what they bring with them.
-
-        Args:
-            base: a recipe of this family. changes: its fields, those that someone has set.
-
-        Raises:
-            ValueError: no such field, or a bad value. HtafError: what it needs cannot be had.
-        """
-        if base.activation.method != changes.get("method", base.activation.method):
-            base = base.replace(method=changes["method"], start=None, sharpness=None)
-        try:
-            base, notes = self.adapt(base, changes)
-        except (ValueError, OSError) as error:  # what cannot be had is no wrong value
-            raise HtafError(str(error)) from None
-        lr = None if "lr" in changes else base.optimization.rate_for(changes.get("optimizer"))
-        if lr is not None:
-            base = base.replace(lr=lr, lr_end=min(lr, base.optimization.lr_end))
-            notes += (f"lr {lr:g}, as the recipe's is for another optimizer than {changes['optimizer']}",)
-        return base.replace(**changes), notes
 
     def ready(self, name: str) -> Recipe:
         """A ready recipe by its name.
@@ -729,3 +698,60 @@ class Running:
     def world(self) -> int:
         """How many processes train together, one a device, each with the whole network."""
         return self.devices * self.nodes
+
+
+@dataclass(frozen=True)
+class Source(RecipePart):
+    """Where data come from: the arguments of `htaf.data.tabular.load` and how rows are split, or those of
+    `htaf.data.image_sets.load` for a family that takes images."""
+
+    name: str
+    target: str | None = None
+    task: Literal["regression", "classification"] | None = None
+    text_as_missing: bool = False
+    split: Literal["random", "grouped", "stratified"] = "random"
+    size: int | None = None
+    exclude: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+    shares: tuple[float, ...] = ()
+    group: str | None = None
+    time: str | None = None
+    weight: str | None = None
+
+    def check(self) -> None:
+        if self.group is not None and self.split == "stratified":
+            raise ValueError("a group keeps rows together and does not go with split stratified")
+        if self.time is not None and (self.split != "random" or self.group is not None):
+            raise ValueError("time divides by time and goes with no other split and no group")
+        expect(self.size is None or self.size >= 1, "size must be >= 1", self.size)
+
+    @property
+    def mode(self) -> Literal["random", "grouped", "stratified", "time"]:
+        """How rows are divided, for `htaf.data.tabular.split`."""
+        return "time" if self.time is not None else "grouped" if self.group is not None else self.split
+
+    def arguments(self) -> dict[str, Any]:
+        """Those of `htaf.data.tabular.load` but the name, the ones alone that are given."""
+        given = {name: value for name, value in self.values().items() if value not in (None, False, ())}
+        return {name: value for name, value in given.items() if name not in ("name", "split", "size")}
+
+    def table(self, data_dir: str | None = None) -> Table:
+        """The table; raises as `htaf.data.tabular.load`."""
+        from htaf.data.tabular import load
+
+        return load(self.name, data_dir=data_dir, **self.arguments())
+
+    def remembered(self, data_dir: str | None = None, *, images: bool = False) -> dict[str, Any]:
+        """Where the data came from as a run remembers it: whole paths, which hold from any working folder."""
+        from htaf.data import named
+        from htaf.data.image_sets import is_named
+        from htaf.data.tabular import located
+
+        if images:
+            known, place = {"size": self.size}, None if is_named(self.name) else self.name
+        else:
+            kept = ("shares", "group", "time", "weight")  # by the record, as part of what the data are
+            known = {name: value for name, value in self.arguments().items() if name not in kept}
+            place = None if named.is_named(self.name) else located(self.name, data_dir)
+        name = self.name if place is None else os.path.realpath(place)
+        return {"name": name, "data_dir": data_dir and os.path.realpath(data_dir), **known}

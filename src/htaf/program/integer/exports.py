@@ -45,7 +45,7 @@ _MEANS = {
 def lines(program: IntegerProgram) -> list[str]:
     """Text for a comment: how raw values become the inputs, a line of JSON each, and what the outputs are.
 
-    None where `about` has no "columns" and no "target", as `htaf.runs.integer` makes them.
+    None where `about` has no "columns" and no "target", as `htaf.training.runs.packing` makes them.
     """
     given, about, found = program.input, program.about, list[str]()
     if columns := about.get("columns"):

@@ -124,7 +124,7 @@ def raw(program: IntegerProgram, columns: Sequence[Line]) -> IntegerProgram:
     Bits that are read nowhere are left out.
 
     Args:
-        program: of prepared columns, which `about["columns"]` describes, as `htaf.training.runs.integer.build_run`
+        program: of prepared columns, which `about["columns"]` describes, as `htaf.training.runs.packing.build_run`
             makes it. columns: as `raw_inputs`.
 
     Raises:

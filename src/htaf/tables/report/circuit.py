@@ -20,7 +20,7 @@ from htaf.program.integer.raw import raw, raw_inputs
 from htaf.program.integer.verilog import estimated
 from htaf.tables.readable import condition_of
 from htaf.training.runs import Run
-from htaf.training.runs.integer import build_run, values_of
+from htaf.training.runs.packing import build_run, values_of
 
 if TYPE_CHECKING:
     from htaf.tables.report.contents import Measured

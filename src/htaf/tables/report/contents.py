@@ -23,7 +23,6 @@ from htaf.tables.inspection import decided_values, importance, in_units, table_o
 from htaf.tables.readable import Reading
 from htaf.tables.report.baselines import Baseline
 from htaf.training.runs import Run
-from htaf.training.runs.data import table_rows
 from htaf.training.runs.metrics import (
     LOWER_IS_BETTER,
     Interval,
@@ -32,6 +31,7 @@ from htaf.training.runs.metrics import (
     interval,
 )
 from htaf.training.runs.predictions import Joined, forward
+from htaf.training.runs.run import table_rows
 
 FORMAT = 9
 BINS = 10

@@ -18,7 +18,7 @@ from htaf.training.families import make_recipe
 from htaf.training.problems import class_weights, row_weights
 from htaf.training.recipe import TableData
 from htaf.training.runs import Run, locked
-from htaf.training.runs.data import table_rows
+from htaf.training.runs.run import table_rows
 
 PAGE, VALUES = "report.html", "report.json"
 

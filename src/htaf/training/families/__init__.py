@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from htaf._ground.names import is_outside
 from htaf.training.recipe import Family, Recipe
 
 
@@ -52,25 +50,3 @@ def make_recipe(family: str = "mlp", **fields: Any) -> Recipe:
         ValueError: no such family or field, or a bad value.
     """
     return family_of(family).make(**fields)
-
-
-def continuing(record: Mapping[str, Any]) -> Recipe:
-    """The recipe of a run, to go on from its weights with a new schedule: the activation starts as it was left.
-
-    Args:
-        record: of a finished run.
-
-    Raises:
-        ValueError: the record holds no such recipe.
-    """
-    try:
-        recipe = make_recipe(**record["recipe"])
-        recipe = dataclasses.replace(recipe, network=recipe.network.continued())
-        if recipe.activation.sharpening() is None:
-            return recipe
-        if is_outside(recipe.activation.method):  # at its final values: the record does not say the order of its names
-            return recipe.replace(start=None)
-        names = ("alpha0", "alpha1") if recipe.activation.method == "htaf" else ("beta",)
-        return recipe.replace(start=tuple(record["model"]["activation"][name] for name in names))
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"the record holds no recipe of this version: {error}") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
@@ -13,7 +12,6 @@ from htaf._ground.names import BACKBONES, Bottleneck
 from htaf.training.families.images import SIZES_HELP, augmix_training, check_depth, small
 from htaf.training.families.images import reduced as on_fewer_images
 from htaf.training.recipe import (
-    ADAPTIVE_RATE,
     Activation,
     Family,
     ImageData,
@@ -29,12 +27,9 @@ if TYPE_CHECKING:
     from htaf.models.icbm import ICBM
     from htaf.training.problems import Problem
 
-# depth and width of a backbone that is not the recipe's own
-_SHAPES = {"resnet": (18, 16), "wide_resnet": (16, 1)}
 _SHAPE = ("depth", "width", "stem", "dropout")
 _OF_BITS = ("concept_rate", "neighbours", "group_share")
 LARGEST = 4096
-SGD_DECAY = 1e-4  # of SGD at its usual rate; AdamW's, at a hundredth of that rate, is larger
 
 
 @dataclass(frozen=True)
@@ -153,9 +148,6 @@ class ICBMNetwork(Network):
     @property
     def supervised_by(self) -> str | None:
         return None if self.bottleneck == "implicit" else self.attributes
-
-    def continued(self) -> Network:
-        return dataclasses.replace(self, pretrained="")
 
     def check_available(self) -> None:
         from htaf.models.build import check_backbone
@@ -291,66 +283,6 @@ def frozen() -> Recipe:
     return Recipe(network, ImageData(), Activation(alpha0=2.0, alpha1=8.0, start=(0.5, 2.0)), optimization=training)
 
 
-def for_backbone(recipe: Recipe, backbone: str, optimizer: str | None = None) -> tuple[Recipe, tuple[str, ...]]:
-    """A recipe of an ICBM over another backbone than its own, and in words what changes.
-
-    One of htaf's comes with a depth and width that it knows. One that normalises by layers (ViT, Mixer, ConvNeXt) is
-    trained by AdamW with one cycle up to 1e-3, weight decay 0.05 and gradients of norm 1 at most, where the recipe
-    would take SGD at a rate that such networks do not stand.
-
-    Args:
-        recipe: family icbm.
-        backbone: its name. optimizer: what someone asked for; sgd keeps the recipe's.
-
-    Raises:
-        ValueError: no such backbone.
-    """
-    before, network = recipe.optimization, recipe.network
-    assert isinstance(network, ICBMNetwork)
-    if backbone in _SHAPES and backbone != network.backbone:
-        depth, width = _SHAPES[backbone]
-        return recipe.replace(backbone=backbone, pretrained="", depth=depth, width=width), ()
-    recipe = recipe.replace(backbone=backbone)
-    if before.optimizer != "sgd" or optimizer == "sgd" or backbone in BACKBONES:
-        return recipe, ()
-    from htaf.models.build import is_layer_normed
-
-    if not is_layer_normed(backbone):
-        return recipe, ()
-    adapted = dataclasses.replace(
-        before, optimizer="adamw", lr=ADAPTIVE_RATE, lr_end=0.0, weight_decay=0.05, clip=1.0, schedule="one_cycle",
-    )  # fmt: skip
-    note = (
-        f"{backbone} normalises by layers: optimizer adamw, lr {adapted.lr:g}, one cycle, weight decay "
-        f"{adapted.weight_decay:g}, clip {adapted.clip:g} instead of sgd, lr {before.lr:g}"
-    )
-    return dataclasses.replace(recipe, optimization=adapted), (note,)
-
-
-def _adapt(recipe: Recipe, changes: Mapping[str, Any]) -> tuple[Recipe, tuple[str, ...]]:
-    """Another backbone brings what it needs with it, and so do one that is frozen no longer and SGD in place of AdamW;
-    given attributes say how many concepts there are."""
-    network, notes = recipe.network, ()
-    assert isinstance(network, ICBMNetwork)
-    if changes.get("bottleneck", "implicit") != "implicit" and "concepts" not in changes:
-        recipe = recipe.replace(concepts=0)
-    if network.freeze and changes.get("freeze") is False:
-        recipe = dataclasses.replace(recipe, optimization=finetune().optimization).replace(freeze=False)
-        recipe = recipe.replace(backbone_lr=0.1, keep_norms=True, augment="auto", epochs=10)
-        notes = (
-            "the backbone is trained: adamw, lr 0.001 and a tenth of it for the backbone, whose batch norms keep their "
-            "statistics, 10 epochs, augment auto",
-        )
-    before = recipe.optimization
-    if changes.get("optimizer") == "sgd" and before.optimizer == "adamw" and "weight_decay" not in changes:
-        recipe = recipe.replace(weight_decay=SGD_DECAY)
-        notes += (f"weight decay {SGD_DECAY:g}, as the recipe's {before.weight_decay:g} is for adamw, not sgd",)
-    if "backbone" not in changes:
-        return recipe, notes
-    adapted, why = for_backbone(recipe, changes["backbone"], changes.get("optimizer"))
-    return adapted, (*notes, *why)
-
-
 def _suited(given: Mapping[str, Any]) -> str:
     """A frozen backbone is trained on its features, a pretrained one slowly."""
     if given.get("freeze"):
@@ -374,6 +306,5 @@ FAMILY = Family(
     recipes_help=f"{SIZES_HELP} finetune: a pretrained timm ResNet-18, the backbone at a tenth of the learning rate. "
     "frozen: 208 concepts on the features of a pretrained EfficientNet-Lite0, in seconds; the default with --freeze "
     "True, as is finetune with --pretrained.",
-    adapt=_adapt,
     suited=_suited,
 )

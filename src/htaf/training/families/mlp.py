@@ -174,10 +174,9 @@ class MLPNetwork(Network):
         if isinstance(net.thermometer, Thermometer):
             net.thermometer.place(net.columns(posed.examples(sys.maxsize)))
         if not self.hidden:
-            from htaf.training.additive import Options, fit_readable
+            from htaf.training.additive import fit_readable
 
-            asked = Options(self.terms, self.steps, self.pairs, self.points, self.monotone)
-            return {"out_of_fold": fit_readable(net, posed, asked)}
+            return {"out_of_fold": fit_readable(net, posed, self)}
         if net.direct is not None:
             fit_direct(net, posed)
         if net.leaves is not None:

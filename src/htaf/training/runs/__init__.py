@@ -6,9 +6,7 @@ from htaf._ground.compat import lazy
 
 if TYPE_CHECKING:
     from htaf._ground.files import LOCK, write_atomic
-    from htaf.training.runs.data import RunPart, UnknownSourceError
     from htaf.training.runs.folder import (
-        CHECKPOINTS,
         HASHED,
         METRICS,
         MODEL,
@@ -17,8 +15,6 @@ if TYPE_CHECKING:
         SMOOTH,
         RunError,
         are_metrics,
-        check_folder,
-        claim,
         content_hash,
         environment,
         locked,
@@ -29,12 +25,11 @@ if TYPE_CHECKING:
         to_json,
     )
     from htaf.training.runs.packed import PackedRun, open_packed
-    from htaf.training.runs.packing import CheckError, PackedFile, WrittenFile, export_run, pack_run
-    from htaf.training.runs.predictions import Agreement, forward
-    from htaf.training.runs.run import Run, finish_run, finished_run, open_run
+    from htaf.training.runs.packing import CheckError, export_run, pack_run
+    from htaf.training.runs.predictions import forward
+    from htaf.training.runs.run import Run, RunPart, UnknownSourceError, finish_run, open_run
 
 __all__ = [
-    "CHECKPOINTS",
     "HASHED",
     "LOCK",
     "METRICS",
@@ -42,23 +37,17 @@ __all__ = [
     "PREPROCESSING",
     "RECORD",
     "SMOOTH",
-    "Agreement",
     "CheckError",
-    "PackedFile",
     "PackedRun",
     "Run",
     "RunError",
     "RunPart",
     "UnknownSourceError",
-    "WrittenFile",
     "are_metrics",
-    "check_folder",
-    "claim",
     "content_hash",
     "environment",
     "export_run",
     "finish_run",
-    "finished_run",
     "forward",
     "locked",
     "open_packed",
@@ -74,11 +63,10 @@ __all__ = [
 
 _ELSEWHERE = {
     "htaf._ground.files": ("LOCK", "write_atomic"),
-    "htaf.training.runs.data": ("RunPart", "UnknownSourceError"),
     "htaf.training.runs.packed": ("PackedRun", "open_packed"),
-    "htaf.training.runs.packing": ("CheckError", "PackedFile", "WrittenFile", "export_run", "pack_run"),
-    "htaf.training.runs.predictions": ("Agreement", "forward"),
-    "htaf.training.runs.run": ("Run", "finish_run", "finished_run", "open_run"),
+    "htaf.training.runs.packing": ("CheckError", "export_run", "pack_run"),
+    "htaf.training.runs.predictions": ("forward",),
+    "htaf.training.runs.run": ("Run", "RunPart", "UnknownSourceError", "finish_run", "open_run"),
 }
 __getattr__, __dir__ = lazy(
     __name__,

@@ -1,6 +1,5 @@
 """What a frozen backbone gives of images, computed once and kept on disk for all trainings that ask for the same.
 
-    record.json     what the features are of: weights, preprocessing, images
     features.npy    float32 [images, F], memory-mapped
     checks.npy      uint32 [images], CRC-32 of each row's bytes; 0: not computed yet
 
@@ -26,14 +25,13 @@ from numpy.lib.format import open_memmap
 from torch import Tensor, nn
 
 from htaf._ground.console import progress as progress_of
-from htaf._ground.files import LOCK, cache_folder, naming, to_json, write_atomic
+from htaf._ground.files import LOCK, cache_folder, naming
 from htaf.data.images import ImagePreprocessor, Part
 from htaf.data.parts import Keyed
 from htaf.models.backbone_weights import tensors_sha256
 from htaf.training.runs.folder import RunError, content_hash
 
-FORMAT = 1
-RECORD, FEATURES, CHECKS = "record.json", "features.npy", "checks.npy"
+FEATURES, CHECKS = "features.npy", "checks.npy"
 BATCH = 64  # images at once; what one batch takes is the most that a kill costs
 
 
@@ -88,13 +86,9 @@ class FeatureStore:
     def __init__(self, key: FeatureKey, width: int) -> None:
         self.key, self.folder = key, folder_of(key)
         self.folder.mkdir(parents=True, exist_ok=True)
-        shape = (key.count, width)
-        if not self._fits(shape):
-            with self.alone():
-                if not self._fits(shape):
-                    self._begin(shape)
-        self.features: np.ndarray = np.load(self.folder / FEATURES, mmap_mode="r+")
-        self.checks: np.ndarray = np.load(self.folder / CHECKS, mmap_mode="r+")
+        with self.alone():
+            self.features = _mapped(self.folder / FEATURES, np.float32, (key.count, width))
+            self.checks = _mapped(self.folder / CHECKS, np.uint32, (key.count,))
 
     @classmethod
     def kept(cls, key: FeatureKey, rows: Int64[Tensor, " rows"]) -> FeatureStore | None:
@@ -109,31 +103,6 @@ class FeatureStore:
     def alone(self) -> FileLock:
         """A context in which no other process writes here; it waits for one that does."""
         return FileLock(self.folder / LOCK)
-
-    def _fits(self, shape: tuple[int, int]) -> bool:
-        """Whether the folder holds features of this key in whole files; what was written in part is begun anew."""
-        try:
-            same = (self.folder / RECORD).read_text() == self._record()
-            features = np.load(self.folder / FEATURES, mmap_mode="r")
-            checks = np.load(self.folder / CHECKS, mmap_mode="r")
-        except (OSError, ValueError, EOFError):
-            return False
-        kinds = features.dtype == np.float32 and checks.dtype == np.uint32
-        return same and kinds and features.shape == shape and checks.shape == shape[:1]
-
-    def _begin(self, shape: tuple[int, int]) -> None:
-        (self.folder / RECORD).unlink(missing_ok=True)
-        for name, dtype, size in ((FEATURES, np.float32, shape), (CHECKS, np.uint32, shape[:1])):
-            file = self.folder / name
-            with naming(file):
-                open_memmap(file, "w+", dtype, size)
-                if hasattr(os, "posix_fallocate"):  # where there is no room, to write a mapped file ends the process
-                    with file.open("r+b") as whole:
-                        os.posix_fallocate(whole.fileno(), 0, file.stat().st_size)
-        write_atomic(self.folder / RECORD, self._record())
-
-    def _record(self) -> str:
-        return to_json({"format": FORMAT, **asdict(self.key)})
 
     def missing(self, rows: Int64[Tensor, " rows"]) -> Int64[Tensor, " missing"]:
         """Those of the rows that are not there, or are damaged."""
@@ -156,6 +125,22 @@ class FeatureStore:
     def batch(self, rows: Int64[Tensor, " rows"]) -> Float32[Tensor, "rows width"]:
         """The features of these rows, as a copy."""
         return torch.from_numpy(np.array(self.features[rows.numpy()]))
+
+
+def _mapped(file: Path, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
+    """An array in a file; of zeros where the file is missing, damaged, or of another shape."""
+    try:
+        found = np.load(file, mmap_mode="r+")
+        if found.dtype == dtype and found.shape == shape:
+            return found
+    except (OSError, ValueError, EOFError):
+        pass
+    with naming(file):
+        found = open_memmap(file, "w+", dtype, shape)
+        if hasattr(os, "posix_fallocate"):  # where there is no room, to write a mapped file ends the process
+            with file.open("r+b") as whole:
+                os.posix_fallocate(whole.fileno(), 0, file.stat().st_size)
+    return found
 
 
 def _check(row: np.ndarray) -> int:

@@ -85,19 +85,14 @@ def _commit() -> str | None:
     if not (root / ".git").exists():
         return None
     try:
-        head = subprocess.run(
-            ["git", "-C", root, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True
-        )
-        dirty = subprocess.run(
-            ["git", "-C", root, "status", "--porcelain", "-uno", "src"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
+        asked = (["rev-parse", "HEAD"], ["status", "--porcelain", "-uno", "src"])
+        head, changed = (
+            subprocess.run(["git", "-C", root, *one], capture_output=True, text=True, timeout=10, check=True).stdout
+            for one in asked
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")
+    return head.strip() + ("+changes" if changed.strip() else "")
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
@@ -283,9 +278,7 @@ def check_folder(path: Path, identity: Mapping[str, Any], *, part: bool = False)
         differing = sorted(k for k in (here if part else there | here) if there.get(k) != here.get(k))
         if differing if part else record["key"] != content_hash(identity):
             first = "; ".join(f"{k}: {shown(there.get(k))} there, {shown(here.get(k))} here" for k in differing[:4])
-            more = option(f"--continue-from {path}", "continued=")
-            further = f", or train it further with {more}" if "recipe.epochs" in differing else ""
-            raise RunError(f"{path} holds another run ({first}): choose another {option('--out', 'folder')}{further}")
+            raise RunError(f"{path} holds another run ({first}): choose another {option('--out', 'folder')}")
         return record
     left = (LOCK, f".{RECORD}.")  # of a process that was killed while it claimed the folder
     if path.exists() and (not path.is_dir() or not all(p.name.startswith(left) for p in path.iterdir())):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -14,34 +14,35 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Int64
 from torch import Tensor, nn
 
 from htaf._ground.console import progress as progress_of
 from htaf._ground.errors import HtafError, option
 from htaf._ground.files import OutputError, check_output, hold, lock_beside
 from htaf.data.images import ImagePreprocessor, Images, pixel_table
-from htaf.data.preprocess import Preprocessor
+from htaf.data.preprocess import Column, Preprocessor, spelled
 from htaf.data.targets import labels_of
 from htaf.program import packed
 from htaf.program.integer import files
+from htaf.program.integer.build import integer_program
 from htaf.program.integer.logic_c import told
 from htaf.program.integer.model import IntegerModel, quantised
 from htaf.program.integer.ops import Array, IntegerError
-from htaf.program.integer.program import PACKED, IntegerProgram
+from htaf.program.integer.program import PACKED, Input, IntegerProgram
+from htaf.program.integer.raw import TEXTS, prepared_column, raw_inputs
 from htaf.program.integer.raw import raw as raw_program
-from htaf.program.integer.raw import raw_inputs
 from htaf.program.packed import Report, Row, Verification
-from htaf.training.runs.data import raw_part, rows_are_known
-from htaf.training.runs.folder import MODEL, RunError
-from htaf.training.runs.integer import build_run, prepared, values_of
+from htaf.program.packed.graph import trace
+from htaf.training.runs.folder import HASHED, MODEL, RunError
 from htaf.training.runs.packed import RUN, extra_of
 from htaf.training.runs.predictions import Agreement, agreement
-from htaf.training.runs.run import Run
+from htaf.training.runs.run import Run, raw_part, rows_are_known
 
 if TYPE_CHECKING:
     from htaf.data.parts import Data
     from htaf.data.preprocess import Target
-    from htaf.training.runs.data import PartName, Place, RunPart
+    from htaf.training.runs.run import PartName, Place, RunPart
 
 Form = Literal["onnx", "nir", "integer", "c", "verilog", "onnx-integer"]
 FOLDERS = ("c", "verilog")
@@ -59,7 +60,8 @@ class CheckError(HtafError):
 class WrittenFile:
     """A file, or a folder of C or Verilog, with the exact network of a run.
 
-    path: where it is. size, run_size: its bytes, and those of the run's weights in float32.
+    path: where it is. size, run_size: its bytes, and those of the run's weights in float32; of C the bytes of constants
+    that a processor holds, of Verilog 0.
     part: of the run's data, on which predictions were compared. agreement: how they agree; None: nothing here runs it.
     notes: its sizes on the hardware, and the like.
     """
@@ -150,7 +152,7 @@ def pack_run(
             )
         path.parent.mkdir(parents=True, exist_ok=True)
         packed.save(made, path, extra=extra_of(run, checked=_checked(found, part)))
-        return PackedFile(path, *_sizes(run, path), part, found, (), made.report, layers, len(compared))
+        return PackedFile(path, path.stat().st_size, _weights(run), part, found, (), made.report, layers, len(compared))
 
 
 def _pack_program(
@@ -164,7 +166,7 @@ def _pack_program(
     files.save(replace(program, about=about), path)
     report = Report(tuple(Row(op.name, "", type(op).__name__, "packed: integers") for op in program.ops), 0, 0)
     layers = Verification((), found.difference, 0.0, found.difference, found.rows, found.predictions)
-    return PackedFile(path, *_sizes(run, path), part, found, (), report, layers, 0)
+    return PackedFile(path, path.stat().st_size, _weights(run), part, found, (), report, layers, 0)
 
 
 def _compared_program(
@@ -229,11 +231,12 @@ def export_run(
         if to in ("onnx", "nir"):
             example = _some(training, 2)
             found, notes = _write_network(run, path, to, raw, own, rows, example, part, differing, progress), ()
+            size = path.stat().st_size
         else:
             program = build_run(run)
             found = _compared_program(run, program, rows, part, differing, progress)
-            notes = _write_program(run, program, path, to, name, luts, own, rows, part)
-        return WrittenFile(path, *_sizes(run, path), part, found, notes)
+            size, notes = _write_program(run, program, path, to, name, luts, own, rows, part)
+        return WrittenFile(path, size, _weights(run), part, found, notes)
 
 
 def _write_network(
@@ -287,8 +290,8 @@ def _write_program(
     own: Data,
     rows: RunPart,
     part: PartName,
-) -> tuple[str, ...]:
-    """A program in a file, C, Verilog or ONNX; gives what is to be said of it."""
+) -> tuple[int, tuple[str, ...]]:
+    """A program in a file, C, Verilog or ONNX; gives its size, see `WrittenFile`, and what is to be said of it."""
     x, notes = quantised(program, table_of(run), next(iter(rows))[0][:16]), tuple[str, ...]()
     is_exact = run.is_readable or run.record["model"]["kind"] == "logic"
     if is_exact and not isinstance(own, Images) and to != "integer":  # which is the packed file too
@@ -303,22 +306,24 @@ def _write_program(
         from htaf.program.integer.c import to_c
 
         made = to_c(program, path, name=name, rows=x[:16])
-        bytes_ = f"{made.flash_bytes:,} bytes of constants, {made.ram_bytes:,} bytes of buffers"
-        notes = (*notes, bytes_, *told(program))
+        size = made.flash_bytes
+        notes = (*notes, f"{size:,} bytes of constants, {made.ram_bytes:,} bytes of buffers", *told(program))
         if made.flash_bytes > LARGE and not is_exact and not isinstance(own, Images):
             notes = (*notes, "--recipe readable makes a smaller program of a table: under 1,000 bytes on two tables")
     elif to == "verilog":
         from htaf.program.integer.verilog import MOST, to_verilog
 
-        estimated = to_verilog(program, path, name=name, rows=x[:16], most=MOST if luts is None else luts)
+        size, estimated = 0, to_verilog(program, path, name=name, rows=x[:16], most=MOST if luts is None else luts)
         notes = (*notes, f"about {estimated:,} LUTs of six inputs, estimated without a synthesis", *told(program)[:1])
     elif to == "onnx-integer":
         from htaf.program.integer.onnx import to_integer_onnx
 
         to_integer_onnx(program, path)
+        size = path.stat().st_size
     else:
         files.save(program, path)
-    return *notes, f"program {program.digest[:12]}; htaf verify {path} {run.path} checks it"
+        size = path.stat().st_size
+    return size, (*notes, f"program {program.digest[:12]}; htaf verify {path} {run.path} checks it")
 
 
 def _of_raw(
@@ -442,8 +447,120 @@ def _checked(found: Agreement, part: str) -> dict[str, Any]:
     return {"part": part, "rows": found.rows, "same": found.predictions, "difference": found.difference}
 
 
-def _sizes(run: Run, path: Path) -> tuple[int, int]:
-    """Bytes of the file, and of the run's weights; 0 of a run that is in memory alone."""
-    weights, written = run.path / MODEL, path.rglob("*") if path.is_dir() else [path]
-    size = sum(file.stat().st_size for file in written if file.is_file())
-    return size, weights.stat().st_size if weights.exists() else 0
+def _weights(run: Run) -> int:
+    """Bytes of the run's weights; 0 of a run that is in memory alone."""
+    weights = run.path / MODEL
+    return weights.stat().st_size if weights.exists() else 0
+
+
+def inputs_of(known: Preprocessor, given: Input) -> list[dict[str, Any]]:
+    """Each input of a program as JSON values: its place and name, the raw column, and by its kind how it is made of it;
+    `htaf.integer.columns` says what they mean."""
+    made = dict[int, dict[str, Any]]()
+    for column in known.columns:
+        places = known.inputs_of(column.name).tolist()
+        made |= zip(places, _made_of(column, known.special_codes, given), strict=True)
+    return [{"x": x, "name": name, **made[x]} for x, name in enumerate(known.feature_names)]
+
+
+def _made_of(column: Column, codes: Sequence[float], given: Input) -> Iterator[dict[str, Any]]:
+    own = {"column": column.name}
+    own |= {key: getattr(column, key) for key in ("unit", "order", "zoned") if getattr(column, key)}
+    if column.kind == "number" and column.high > column.low:
+        scale, ends = 1 / (column.high - column.low), {"low": column.low, "high": column.high}
+        shift = {"scale": scale, "offset": 0 - column.low * scale}
+        yield {"kind": "number", **own, **shift, **ends, "fill": column.fill, "codes": [*codes]}
+    for code in column.codes:
+        yield {"kind": "code", **own, "code": code}
+    if column.missing:
+        yield {"kind": "missing", **own}
+    lows, highs = np.array(column.lows), np.array(column.highs)
+    table = np.array([*column.values, column.otherwise]) if column.kind == "encoded" else lows
+    table = given.quantised(((table - lows) / np.where(highs > lows, highs - lows, 1)).astype(np.float32))
+    for place, output in enumerate(column.outputs):
+        if column.kind == "date":
+            ends = {"low": column.lows[place], "high": column.highs[place]}
+            yield {"kind": "date", **own, "part": output, **ends, "first": column.first, "fill": column.filled}
+        else:
+            *values, otherwise = table[:, place].tolist()
+            values = dict(zip(column.categories, values, strict=True))
+            yield {"kind": "encoded", **own, "values": values, "otherwise": otherwise}
+    if column.kind == "category":
+        yield from ({"kind": "category", **own, "text": text} for text in column.categories)
+        if column.other:
+            yield {"kind": "other", **own, "texts": [*column.categories]}
+
+
+def prepared(columns: Sequence[dict[str, Any]], given: Input, rows: pd.DataFrame) -> Int64[Array, "rows inputs"]:
+    """Say what a program takes for raw rows, by what an export says of its inputs alone.
+
+    Args:
+        columns: as `inputs_of` or `raw_inputs` makes them. rows: of any dtypes, with the raw columns.
+
+    Raises:
+        DataError: a column is not there, or holds other values than those of its kind.
+    """
+    raw = values_of(columns, rows)
+    return np.stack([prepared_column(one, raw[one["column"]], given) for one in columns], 1)
+
+
+def values_of(columns: Sequence[dict[str, Any]], rows: pd.DataFrame) -> dict[str, Array]:
+    """The raw columns that lines name, by name: float64 with NaN, datetime64[us], or texts as `spelled`."""
+    from htaf.program.export.tables import raw_columns
+
+    asked = {
+        one["column"]: {
+            "name": one["column"],
+            "dtype": "string" if one["kind"] in TEXTS else "int64" if "order" in one else "float64",
+            **{key: one[key] for key in ("unit", "order", "zoned") if key in one},
+        }
+        for one in columns
+    }
+    found = {name: column[:, 0] for name, column in raw_columns(rows, [*asked.values()]).items()}
+    for name, said in asked.items():
+        if said["dtype"] == "string":
+            found[name] = np.array([spelled(text) for text in found[name]], object)
+        elif said["dtype"] == "int64":
+            found[name] = found[name].astype("datetime64[us]")
+    return found
+
+
+def build_run(run: Run) -> IntegerProgram:
+    """Build the integer program of a run that was trained with weights on a grid.
+
+    A program of images takes their pixels, as read and resized; one of a table takes prepared columns as integers, see
+    `Input.quantised`. about: the run's key, the SHA-256 of its weights, its classes and its target; of a table
+    "columns", how each input is made of raw values, see `inputs_of`; "packed", what `open_packed` needs besides.
+
+    Raises:
+        RunError: a run without steps, or a damaged one.
+        IntegerError: the network has no integer form; the message names the layer and says what to do.
+    """
+    if not run.has_step:
+        raise RunError(f"expected a run with steps, {run.path} is a plain network (method relu)")
+    exact = run.is_readable or run.record["model"]["kind"] == "logic"
+    if not exact and run.record["recipe"].get("weights", "float") == "float":
+        flag = option("--weights int8", 'weights="int8"')
+        raise IntegerError(f"expected a run with integer weights, {run.path} has real ones: train with {flag}")
+    model, known, about = run.model(), run.preprocessor(), dict[str, Any]()
+    if isinstance(known, ImagePreprocessor):
+        shape = (known.channels, *known.size)
+        program = integer_program(
+            model,
+            known.normalise(torch.zeros(2, *shape, dtype=torch.uint8)),
+            input=Input("pixels", shape),
+            table=pixel_table(known),
+        )
+        classes = known.classes
+        about["target"] = {"task": "classification", "classes": [*classes]}
+    else:
+        example = torch.zeros(2, len(known.feature_names))
+        traced = trace(model, example)
+        program = integer_program(traced, example)
+        classes, target = known.target.classes or (), known.target
+        kept = ("mean", "std", "unit") if target.task == "regression" else ("classes", "threshold")
+        about["target"] = {"task": target.task, "name": target.name} | {key: getattr(target, key) for key in kept}
+        about["columns"] = inputs_of(known, program.input)
+    about |= {"run": run.record["key"], HASHED[MODEL]: run.record[HASHED[MODEL]], "classes": [*map(str, classes)]}
+    about |= {PACKED: extra_of(run)[RUN]}
+    return IntegerProgram(program.input, program.ops, program.output, program.unit, {**program.about, **about})

@@ -263,11 +263,6 @@ class Agreement:
     predictions: int
     difference: float
 
-    @property
-    def equal(self) -> bool:
-        """Whether every prediction is the same."""
-        return self.predictions == self.rows
-
 
 def agreement(found: Tensor, expected: Tensor) -> Agreement:
     """Compare outputs [rows, outputs] of a network in another form with its own."""

@@ -28,10 +28,8 @@ from htaf.program.integer.model import quantised
 from htaf.program.integer.ops import Array, IntegerError
 from htaf.program.integer.program import IntegerProgram
 from htaf.program.integer.raw import raw
-from htaf.training.runs.data import PartName, Place, RunPart, raw_part
-from htaf.training.runs.integer import build_run, prepared
-from htaf.training.runs.packing import known_part, others_of, own_data, parts_of, table_of
-from htaf.training.runs.run import Run
+from htaf.training.runs.packing import build_run, known_part, others_of, own_data, parts_of, prepared, table_of
+from htaf.training.runs.run import PartName, Place, Run, RunPart, raw_part
 
 ROWS = 32  # at once through the definition of a program
 ROUNDING = 2.0**-23  # of an output that is rounded to float32
@@ -97,9 +95,9 @@ def verify_export(
     said = _columns(path)
     form = _form(program, said)
     places = [*_places(path, form, run, held, targets)]  # what cannot be is said before all rows are run
-    x = _integers_of(run, program, held, rows)
+    x = np.concatenate([quantised(program, table_of(run), x) for x in _inputs(held, rows)])
     wanted = _run(program, x, progress)
-    yield _network(run, program, held, wanted)
+    yield _compared("network in PyTorch", _integers(run.model(), program, held, wanted), wanted)
     circuit = None if targets else _circuit(program)
     if circuit is not None:
         yield _compared(CIRCUIT, circuit.run(x), wanted)
@@ -273,11 +271,6 @@ def _packed(path: Path, run: Run, program: IntegerProgram, held: RunPart, wanted
     return _integers(model, program, held, wanted)
 
 
-def _network(run: Run, program: IntegerProgram, held: RunPart, wanted: Outputs) -> Checked:
-    """How the run's network in PyTorch compares with its program."""
-    return _compared("network in PyTorch", _integers(run.model(), program, held, wanted), wanted)
-
-
 @torch.no_grad()
 def _integers(network: Callable[[Tensor], Tensor], program: IntegerProgram, held: RunPart, wanted: Outputs) -> Outputs:
     """Real outputs in the unit of the program; within the rounding of float32 they are what is wanted."""
@@ -302,17 +295,12 @@ def _run(program: IntegerProgram, x: Array, progress: bool = False) -> Outputs:
     return np.concatenate(found)
 
 
-def _inputs(held: RunPart, rows: int | None = None) -> Iterator[Tensor]:
+def _inputs(held: RunPart, rows: int) -> Iterator[Tensor]:
     """What the network is given for the first rows of a part."""
-    left = len(held) if rows is None else min(rows, len(held))
+    left = min(rows, len(held))
     for inputs, _ in held:
         for x in inputs.split(256):
             if left <= 0:
                 return
             yield x[:left]
             left -= len(x)
-
-
-def _integers_of(run: Run, program: IntegerProgram, held: RunPart, rows: int | None = None) -> Array:
-    """What the program takes for the first rows of a part."""
-    return np.concatenate([quantised(program, table_of(run), x) for x in _inputs(held, rows)])

@@ -31,6 +31,7 @@ from htaf.transform.hardening.report import (
     Report,
     call,
     expect_batches,
+    is_pair,
     measured_by,
 )
 from htaf.transform.hardening.watching import is_norm
@@ -172,8 +173,9 @@ def finish(
     if not _has_targets(first):
         taken.append(TriedStep("refit_head", 0.0, last, left_out=f"{_WANTED}, got {_shown(first)}"))
     compared = None if reference is None else judge(reference)
-    notes = (*_doubts(noise, hardened), *_hints(last, {"trained": trained, "reference": compared}, noise))
-    for doubt in _doubts(noise, hardened):
+    doubts = (*_doubts(noise, hardened), *_doubts_of_data(batches, first, valid))
+    notes = (*doubts, *_hints(last, {"trained": trained, "reference": compared}, noise))
+    for doubt in doubts:
         warnings.warn(doubt, stacklevel=2)
     shown = [judge.shown(value) for value in (trained, hardened, last)]
     tried = tuple(one.shown_by(judge) for one in taken)
@@ -229,6 +231,16 @@ def _doubts(noise: float, found: float) -> tuple[str, ...]:
         f"the measure of one network differs by {noise:.3g} from call to call: no step is kept that is not better by "
         "more; fix its seed, or measure on more rows",
     )
+
+
+def _doubts_of_data(batches: Batches, first: Any, valid: Any) -> tuple[str, ...]:
+    """What speaks against held-out data: that they are the training data, as far as the same tensors tell it."""
+    same = valid is not None and valid is batches
+    if not same and isinstance(valid, (tuple, list)):
+        held = valid if is_pair(valid) else valid[0]
+        x, other = (one[0] if isinstance(one, (tuple, list)) else one for one in (first, held))
+        same = isinstance(x, Tensor) and isinstance(other, Tensor) and x.data_ptr() == other.data_ptr()
+    return ("valid holds training data, so a change that overfits is kept: give rows held out of it",) if same else ()
 
 
 def _hints(found: float, others: Mapping[str, float | None], noise: float) -> tuple[str, ...]:
