@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.integer.made import KINDS, random_program
 
 from htaf.program.integer import files
-from htaf.program.integer.ops import Conv, IntegerError, Linear, Neuron, Pool, Shift, Steps, Value
+from htaf.program.integer.ops import Conv, IntegerError, Linear, Pool, Shift, Steps, Value
 from htaf.program.integer.program import Input, IntegerProgram
 
 
@@ -75,26 +75,6 @@ def test_sums_of_one_more_than_a_float_holds(bits: int) -> None:
     assert Linear("l", 0, w, None).run(x).tolist() == [wanted]
     images = Conv("c", 0, w[..., None, None], None, (1, 1), (0, 0), (1, 1)).run(x[..., None, None])
     assert images.flatten().tolist() == wanted
-
-
-@given(st.integers(1, 4), st.integers(0, 2), st.integers(0, 10**6))
-def test_neuron_by_loops(steps: int, leak: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    scale = leak * steps
-    thresholds = rng.integers(-5, 30, (3, steps)) << scale
-    x, sign = rng.integers(-9, 20, (2, steps, 3)), rng.choice([-1, 1], 3)
-    y = Neuron("n", 0, steps, thresholds, sign, leak, scale).run(x)
-    for n, c in itertools.product(range(2), range(3)):
-        m = k = 0
-        for t in range(steps):
-            if leak:
-                m -= m >> leak
-            m += (int(sign[c]) * int(x[n, t, c])) << scale
-            k += 1
-            spike = m >= thresholds[c, k - 1]
-            assert y[n, t, c] == spike
-            if spike:
-                m = k = 0
 
 
 def test_pool_takes_the_least_where_it_says_and_no_border() -> None:

@@ -18,7 +18,7 @@ from jaxtyping import Int64, Integer
 from htaf._ground.errors import first_line
 from htaf._ground.files import parse_json, regular
 from htaf.program.integer.c import numbers, width
-from htaf.program.integer.exports import classes, is_whole
+from htaf.program.integer.exports import classes, filled, is_whole
 from htaf.program.integer.ops import Array, IntegerError
 from htaf.program.integer.verilog import hexadecimal
 
@@ -198,27 +198,8 @@ def _printing(export: Export, rows: Array, at_once: int) -> str:
     """A program that prints the outputs of rows, 16 hexadecimal digits each. at_once: rows of a call."""
     texts = "".join(f"    {{\n{numbers(row)}    }},\n" for row in rows.reshape(len(rows), -1))
     run = f"{export.name}_run{at_once if at_once > 1 else ''}"
-    return f"""#include <stdio.h>
-
-#include "{export.name}.h"
-
-static const {export.x_type} x[{-(-len(rows) // at_once) * at_once}][{export.inputs}] = {{
-{texts}}};
-
-int main(void)
-{{
-    static {export.y_type} y[{at_once * export.outputs}];
-    for (long row = 0; row < {len(rows)}; row++) {{
-        const long place = row % {at_once};
-        if (place == 0) {run}(x[row], y);
-        for (long i = 0; i < {export.outputs}; i++) {{
-            const uint64_t word = (uint64_t)(int64_t)y[place * {export.outputs} + i];
-            printf("%08lx%08lx\\n", (unsigned long)(word >> 32), (unsigned long)(word & 0xffffffffu));
-        }}
-    }}
-    return 0;
-}}
-"""
+    given = {"places": -(-len(rows) // at_once) * at_once, "texts": texts, "rows": len(rows), "at_once": at_once}
+    return filled("printing.c", **export._asdict() | given, run=run)
 
 
 # ---- Verilog in a simulator ----

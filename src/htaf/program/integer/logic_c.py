@@ -33,14 +33,6 @@ from htaf.program.integer.program import IntegerProgram
 MOST = 1024  # tables that are written out: 50 to 90 bytes each. More are loops over arrays
 OFTEN = 5  # columns that are named
 WORD = 5  # inputs of a table that is one word
-KEEP = """\
-/* A branch around one instruction: without it GCC makes eight of a choice between two constants. */
-#if defined(__GNUC__)
-#define KEEP(w) __asm__("" : "+r"(w))
-#else
-#define KEEP(w) ((void)0)
-#endif
-"""
 
 
 @dataclass(frozen=True)

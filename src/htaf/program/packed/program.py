@@ -18,8 +18,7 @@ from torch.utils._pytree import tree_leaves
 from htaf._ground.errors import TooLargeError, expect_memory, first_line
 from htaf.program.packed import operators
 from htaf.program.packed.errors import PackedError
-from htaf.program.packed.instructions import Instruction
-from htaf.program.packed.instructions.contract import BATCH, empty
+from htaf.program.packed.instructions import BATCH, Instruction, empty
 
 
 class Input(NamedTuple):
