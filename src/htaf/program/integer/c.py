@@ -17,7 +17,6 @@ import numpy as np
 
 from htaf._ground.files import check_output_folder, write_atomic
 from htaf.program.integer import ops
-from htaf.program.integer.circuit import Circuit
 from htaf.program.integer.exports import OPEN, filled, is_raw, lines, sealed, vectors
 from htaf.program.integer.logic_c import Logic, chosen, count_lines, logic_of, names, stored_lines
 from htaf.program.integer.ops import Array, IntegerError, Op, Value, channel_axis
@@ -224,7 +223,6 @@ class _Writer:
         taken = {number: self.buffers[number].count * width(self.buffers[number].kind) for number in spans}
         self.begins, self.ram = places(spans, taken, LINE)
         self.body = list[str]()
-        self.rows64 = ""
 
     def _buffer(self, number: int, value: Value) -> Buffer:
         two = self.two(number)
@@ -629,30 +627,6 @@ class _Writer:
                 self.line(text)
             self.store(logic.number, (str(group),), "n")
 
-    def run64(self, calls: Sequence[str]) -> str:
-        """A function of 64 rows at once; none of what is no circuit. calls: what comes after the counts."""
-        to = self.buffers[self.logic.number] if self.logic else None
-        try:
-            planes = None if to is None or to.word else Circuit(self.program)
-        except IntegerError:  # tables of more than six inputs
-            planes = None
-        if planes is None or to is None:
-            return ""
-        _, inputs, chunks, tables, groups, size = planes.sizes
-        given = dict(zip(("first", "least", "read", "entries", "place"), planes.arrays, strict=True))
-        kinds = {of: stored(int(array.min()), int(array.max())) for of, array in given.items() if of != "entries"}
-        arrays = "".join(
-            f"static const {kinds.get(of, 'uint64_t')} {self.name}_{of}[{array.size}] = {{\n"
-            f"{numbers(array, '' if of in kinds else 'uint64_t')}}};\n"
-            for of, array in given.items()
-        )
-        sizes = {"tables": tables, "groups": groups, "size": size, "inputs": inputs, "planes": 64 * chunks}
-        return filled(
-            "rows64.c",
-            name=self.name, arrays=arrays, x_type=self.x_type, y_type=self.y_type, bits=size.bit_length(), to=to.text,
-            kind=to.kind, outputs=self.program.values[self.program.output].size, calls="\n".join(calls), **sizes,
-        )  # fmt: skip
-
     # files
 
     def source(self) -> bytes:
@@ -683,8 +657,6 @@ class _Writer:
             *self.body,
             f"void {self.name}_run(const {self.x_type} *x, {self.y_type} *y)\n{{\n" + "\n".join(calls) + "\n}\n",
         ]
-        self.rows64 = self.run64(calls[1:])
-        parts.append(self.rows64)
         if self.choice:
             steps = f"    {self.y_type} y[{self.buffers[self.program.output].count}];\n    {self.name}_run(x, y);"
             parts.append(f"int {self.name}_class(const {self.x_type} *x)\n{{\n{steps}\n{self.choice}\n}}\n")
@@ -709,16 +681,12 @@ class _Writer:
         taken = [f"{upper}_{of}" for of in ("H", "INPUTS", "OUTPUTS", "CONSTANT_BYTES", "BUFFER_BYTES")]
         named = f"{found}\n" if (found := names(self.program, self.name, taken)) else ""
         class_ = f"\n/* the place of the predicted class */\nint {self.name}_class(const {self.x_type} *x);\n"
-        rows = (
-            f"\n/* 64 rows at once, one after another in x and y: in {self.name}.c where HTAF_RUN64 is defined */\n"
-            f"void {self.name}_run64(const {self.x_type} *x, {self.y_type} *y);\n"
-        )
         text = filled(
             "network.h", head=self.head("h"), open=OPEN, upper=upper, inputs=self.program.values[0].size,
             outputs=end.size, flash=self.flash, ram=self.ram, named=named, name=self.name, what=what,
             shape=list(given.shape), exponent=-exponent, divisor=divisor, greatest=greatest,
             reentrant=" Not reentrant: static buffers." * (self.ram > 0), means=means, x_type=self.x_type,
-            y_type=self.y_type, class_=class_ * bool(self.choice), rows=rows * bool(self.rows64),
+            y_type=self.y_type, class_=class_ * bool(self.choice),
         )  # fmt: skip
         return sealed(text.encode())
 

@@ -91,12 +91,6 @@ class Circuit:
         Raises:
             IntegerError: another shape, dtype or range; or htaf has no compiled kernels here.
         """
-        values = {self.counted: self._counts(x)}
-        for number, op in enumerate(self.program.ops[self.counted :], self.counted + 1):
-            values[number] = op.run(*(values[place] for place in op.reads))
-        return values[self.program.output]
-
-    def _counts(self, x: Array) -> Int64[Array, "rows groups"]:
         given = self.program.input
         if not native.available():
             raise IntegerError("expected compiled kernels: install htaf with a C++ compiler")
@@ -112,7 +106,10 @@ class Circuit:
         counts = np.empty((len(rows), self._groups), np.int64)
         to, threads = counts.ctypes.data, torch.get_num_threads()
         native.extension().circuit(self._circuit, rows.ctypes.data, to, 0, len(rows), threads)
-        return counts
+        values = {self.counted: counts}
+        for number, op in enumerate(self.program.ops[self.counted :], self.counted + 1):
+            values[number] = op.run(*(values[place] for place in op.reads))
+        return values[self.program.output]
 
     def _laid_out(self) -> tuple[tuple[int, ...], tuple[Array, ...]]:
         """The circuit as csrc/logic.hpp takes it."""

@@ -11,8 +11,6 @@ the table's. The sixth input chooses one of two words:
     n += w & 1;
 
 A threshold is compared where a table reads it: a compare costs no more than the load of a bit.
-
-rows64.c is the same for 64 rows at once, of the arrays that csrc/logic.hpp takes: a word has a bit of every row.
 """
 
 from __future__ import annotations

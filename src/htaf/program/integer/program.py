@@ -152,8 +152,8 @@ class IntegerProgram:
         """The program without its arrays, as JSON values."""
         about = {"kind": self.input.kind, "shape": list(self.input.shape), "low": self.input.low}
         about |= {"high": self.input.high, "exponent": self.input.exponent}
-        ops = [{"op": type(op).__name__, **ops.plain(op), "arrays": sorted(ops.arrays(op))} for op in self.ops]
-        return {"input": about, "ops": ops, "output": self.output, "unit": list(self.unit), "about": dict(self.about)}
+        made = [{"op": type(op).__name__, **ops.plain(op), "arrays": sorted(ops.arrays(op))} for op in self.ops]
+        return {"input": about, "ops": made, "output": self.output, "unit": list(self.unit), "about": dict(self.about)}
 
     @cached_property
     def digest(self) -> str:
@@ -184,23 +184,23 @@ def needed(program: IntegerProgram) -> IntegerProgram:
             wanted.update(program.ops[number - 1].reads)
     kept = [0, *sorted(wanted - {0})]
     places = {number: place for place, number in enumerate(kept)}
-    ops = list[Op]()
+    made = list[Op]()
     for op in (program.ops[number - 1] for number in kept[1:]):
-        ops.append(replace(op, **{name: places[getattr(op, name)] for name in op.READS}))
-    return replace(program, ops=tuple(ops), output=places[program.output])
+        made.append(replace(op, **{name: places[getattr(op, name)] for name in op.READS}))
+    return replace(program, ops=tuple(made), output=places[program.output])
 
 
 def simplify(program: IntegerProgram) -> IntegerProgram:
     """What the output needs, with poolings behind steps: a pooling whose only reader is a step pools the step's bits,
     the least where the step falls. Truth tables are reduced, see `fewer_bits`."""
     program = needed(program)
-    ops, readers = [*program.ops], Counter([program.output, *(read for op in program.ops for read in op.reads)])
+    made, readers = [*program.ops], Counter([program.output, *(read for op in program.ops for read in op.reads)])
     for number, op, _ in reversed([*program]):  # of several poolings the last first
-        after = ops[number] if number < len(ops) else None
+        after = made[number] if number < len(made) else None
         if isinstance(op, ops.Pool) and isinstance(after, ops.Steps) and after.x == number and readers[number] == 1:
-            ops[number - 1] = replace(after, x=op.x)
-            ops[number] = replace(op, x=number, smallest=op.smallest ^ (after.sign < 0))
-    return fewer_bits(replace(program, ops=tuple(ops)))
+            made[number - 1] = replace(after, x=op.x)
+            made[number] = replace(op, x=number, smallest=op.smallest ^ (after.sign < 0))
+    return fewer_bits(replace(program, ops=tuple(made)))
 
 
 def fewer_bits(program: IntegerProgram) -> IntegerProgram:
@@ -209,21 +209,21 @@ def fewer_bits(program: IntegerProgram) -> IntegerProgram:
     Of equal bits the tables read the first. A bit that only tables can read and none does is left out. The output needs
     all operations.
     """
-    ops, known = [*program.ops], dict[int, Array]()
+    made, known = [*program.ops], dict[int, Array]()
     for number, op, value in program:
         if isinstance(op, ops.LUT):
-            ops[number - 1] = op = _reduced(op, known.get(op.x, np.arange(program.values[op.x].channels)))
+            made[number - 1] = op = _reduced(op, known.get(op.x, np.arange(program.values[op.x].channels)))
             constant = np.where((op.table == op.table[:, :1]).all(1), -1 - op.table[:, 0], 0)
             known[number] = _firsts(np.column_stack([op.index, op.table]), constant)
         elif isinstance(op, ops.Steps) and (value.low, value.high) == (0, 1) and ops.channel_axis(value.shape) == -1:
-            before, given = ops[op.x - 1] if op.x else None, program.values[op.x]
+            before, given = made[op.x - 1] if op.x else None, program.values[op.x]
             column = before.index if isinstance(before, ops.Take) else np.arange(given.channels)
             (threshold,), low = op.thresholds.T, np.where(op.sign > 0, given.low, -given.high)
             constant = np.where(threshold <= low, -2, np.where(threshold > low + given.high - given.low, -1, 0))
             known[number] = _firsts(np.column_stack([column, threshold, op.sign]), constant)
     for number in sorted(known, reverse=True):
-        _keep_what_is_read(ops, number)
-    return replace(program, ops=tuple(_narrowed(op) if isinstance(op, ops.LUT) else op for op in ops))
+        _keep_what_is_read(made, number)
+    return replace(program, ops=tuple(_narrowed(op) if isinstance(op, ops.LUT) else op for op in made))
 
 
 def _firsts(rows: Array, constant: Array) -> Array:
@@ -254,20 +254,20 @@ def _narrowed(op: ops.LUT) -> ops.LUT:
     return replace(op, index=op.index[:, :inputs], table=op.table[:, : 2**inputs])
 
 
-def _keep_what_is_read(ops: list[Op], number: int) -> None:
+def _keep_what_is_read(made: list[Op], number: int) -> None:
     """Take away the bits of a value that only tables read, but for those that they do; and what made them."""
-    op, readers = ops[number - 1], [place for place, one in enumerate(ops) if number in one.reads]
-    tables = [(place, one) for place in readers if isinstance(one := ops[place], ops.LUT)]
+    op, readers = made[number - 1], [place for place, one in enumerate(made) if number in one.reads]
+    tables = [(place, one) for place in readers if isinstance(one := made[place], ops.LUT)]
     if not readers or len(tables) < len(readers):
         return
     used = np.unique(np.concatenate([one.index.reshape(-1) for _, one in tables]))
     if isinstance(op, ops.LUT):
-        ops[number - 1] = replace(op, index=op.index[used], table=op.table[used])
+        made[number - 1] = replace(op, index=op.index[used], table=op.table[used])
     elif isinstance(op, ops.Steps):
-        before = ops[op.x - 1] if op.x else None
-        if not isinstance(before, ops.Take) or sum(op.x in one.reads for one in ops) > 1:
+        before = made[op.x - 1] if op.x else None
+        if not isinstance(before, ops.Take) or sum(op.x in one.reads for one in made) > 1:
             return
-        ops[op.x - 1] = replace(before, index=before.index[used])
-        ops[number - 1] = replace(op, thresholds=op.thresholds[used], sign=op.sign[used])
+        made[op.x - 1] = replace(before, index=before.index[used])
+        made[number - 1] = replace(op, thresholds=op.thresholds[used], sign=op.sign[used])
     for place, one in tables:
-        ops[place] = replace(one, index=np.searchsorted(used, one.index))
+        made[place] = replace(one, index=np.searchsorted(used, one.index))

@@ -334,43 +334,23 @@ def _compared_alone(program: IntegerProgram) -> bool:
 
 
 def _text(module: Module, program: IntegerProgram, name: str, given: Array, y: Array, label: Array) -> str:
-    last, first = _format(program.values[program.output]), _format(program.values[0])
-    y_width, depth = last["width"] * y.size, module.stages
-    lines = [
-        f"// {name}: made by htaf of the integer program {program.digest}",
-        f"// text sha256: {OPEN}",
-        f"// x: {given.size} numbers of {first['width']} bits in {first['low']} to {first['high']}, the first lowest",
-        f"// y: {y.size} numbers of {last['width']} bits, {'signed' if last['signed'] else 'unsigned'}; one times "
-        f"2 ** {program.unit[0]} / {program.unit[1]} is an output of the network",
-        *(f"// {line}" for line in meaning(program)),
-        *(["// label: the place of the class: of the first greatest y, or by the threshold"] if len(label) else []),
-        f"// latency: {depth} clocks, a row every clock",
-        f"module {name} (clk, rst, in_valid, x, out_valid, y{', label' if len(label) else ''});",
-        "  input clk, rst, in_valid;",
-        "  output out_valid;",
-        f"  input [{given.size * first['width'] - 1}:0] x;",
-        f"  output [{y_width - 1}:0] y;",
-        *([f"  output [{len(label) - 1}:0] label;"] if len(label) else []),
-        *module.functions,
-        *module.lines,
-        "",
-    ]
+    last, first, depth = _format(program.values[program.output]), _format(program.values[0]), module.stages
+    said = [f"// {line}\n" for line in meaning(program)]
+    said += ["// label: the place of the class: of the first greatest y, or by the threshold\n"] * bool(len(label))
     # an output that only moves numbers may be of narrower ones than its own range says
-    wide = [
-        f"  assign y[{(i + 1) * last['width'] - 1}:{i * last['width']}] = {w.number};" for i, w in enumerate(y.flat)
-    ]
-    follow = "in_valid" if depth == 1 else f"{{valid[{depth - 2}:0], in_valid}}"
-    lines += [
-        *wide,
-        *([f"  assign label = {packed(label)};"] if len(label) else []),
-        f"  reg [{depth - 1}:0] valid;",
-        f"  assign out_valid = valid[{depth - 1}];",
-        "  always @(posedge clk) begin",
-        f"    valid <= rst ? {depth}'d0 : {follow};",
-        *module.registers,
-        "  end",
-    ]
-    return "\n".join([*lines, "endmodule", ""])
+    size = last["width"]
+    wide = [f"  assign y[{(i + 1) * size - 1}:{i * size}] = {wire.number};" for i, wire in enumerate(y.flat)]
+    return filled(
+        "network.v", name=name, digest=program.digest, open=OPEN, inputs=given.size, x_width=first["width"],
+        x_low=first["low"], x_high=first["high"], outputs=y.size, y_width=size, meaning="".join(said), depth=depth,
+        signed="signed" if last["signed"] else "unsigned", exponent=program.unit[0], divisor=program.unit[1],
+        label_port=", label" if len(label) else "", x_last=given.size * first["width"] - 1, y_last=size * y.size - 1,
+        label_output=f"  output [{len(label) - 1}:0] label;\n" if len(label) else "",
+        made="\n".join([*module.functions, *module.lines]), last=depth - 1,
+        assigned="\n".join([*wide, *([f"  assign label = {packed(label)};"] if len(label) else [])]),
+        follow="in_valid" if depth == 1 else f"{{valid[{depth - 2}:0], in_valid}}",
+        registers="".join(f"{line}\n" for line in module.registers),
+    )  # fmt: skip
 
 
 def _testbench(name: str, held: dict[str, Any], rows: int) -> str:

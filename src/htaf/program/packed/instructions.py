@@ -393,7 +393,7 @@ class Layer(Instruction):
         """The sizes of the sums as floats, and those of the bits but for their bytes."""
         g, lead = self.geometry, list(x.shape[:-1])
         if self.form == "image":
-            _check_padded(g, lead[0], lead[1], lead[2], most // self._bytes)
+            _check_padded(g, lead[0], lead[1], lead[2], most // (2 if self.weights == "integer" else 1))
             size = g.out_size(*lead[1:])
             return [lead[0], g.outputs, *size], [lead[0], *size]
         if self.form == "row":
@@ -405,11 +405,6 @@ class Layer(Instruction):
         if (g.stride, g.padding, g.dilation) != ((1, 1), (0, 0), (1, 1)):
             raise PackedError(f"expected a linear layer over whole images, got {g}")
         return [lead[0], g.outputs], lead[:1]
-
-    @property
-    def _bytes(self) -> int:
-        """How many times the half bytes of `_check_padded` a channel of a copy has."""
-        return 2 if self.weights == "integer" else 1
 
     def _whole(self, weight: Tensor) -> Tensor:
         """Integer weights, int8 [outputs, channels, kernel height, kernel width]."""
@@ -925,7 +920,8 @@ class Call(Instruction):
         return [_as_float32(self, function, args, "meta")(*args, **named, **where)]
 
     def prepare(self, machine: Machine) -> Ready:
-        if machine.floats is not None and (layer := _layer(self, machine)) is not None:
+        weighted = self.operator in ("conv2d.default", "linear.default") and not self.kwargs
+        if weighted and machine.floats is not None and (layer := _weighted(self, machine)) is not None:
             return Ready(layer.run, layer)
         return Ready(_run(self, machine.tensors))
 
@@ -941,15 +937,10 @@ MOST_INPUTS = 1024  # of an output: the weights of 64 outputs stay in a cache of
 
 
 class _Layer(NamedTuple):
+    """The kernel of csrc/floats.cpp for a call."""
+
     run: Run
     plan: Callable[[Planning], bool]
-
-
-def _layer(call: Call, machine: Machine) -> _Layer | None:
-    """The kernel of csrc/floats.cpp for this call; None where PyTorch runs it."""
-    makers = {"conv2d.default": _weighted, "linear.default": _weighted, "mean.dim": _mean}
-    maker = makers.get(call.operator)
-    return None if maker is None or call.kwargs else maker(call, machine)
 
 
 def _constants(call: Call, machine: Machine, weight_dimensions: int) -> tuple[int, Tensor, Tensor | None] | None:
@@ -969,7 +960,7 @@ def _constants(call: Call, machine: Machine, weight_dimensions: int) -> tuple[in
 
 
 def _weighted(call: Call, machine: Machine) -> _Layer | None:
-    """A convolution, or a linear layer as one of 1 x 1 over one image of one row."""
+    """A convolution, or a linear layer as one of 1 x 1 over one image of one row; None where PyTorch runs it."""
     is_linear = call.operator == "linear.default"
     constants = _constants(call, machine, 2 if is_linear else 4)
     usual: list[Any] = [[1, 1], [0, 0], [1, 1], 1]
@@ -1018,34 +1009,6 @@ def _pair(written: Any) -> tuple[int, int] | None:
 
 def _in_rows_of_channels(x: Tensor) -> bool:
     return x.ndim == 4 and x.dtype == torch.float32 and x.permute(0, 2, 3, 1).is_contiguous()
-
-
-def _mean(call: Call, machine: Machine) -> _Layer | None:
-    """Of all pixels of images."""
-    dims, kept = call.args[1] if len(call.args) in (2, 3) else None, call.args[2:] == [True]
-    if call.args[2:] not in ([], [True], [False]) or call.args[0] != {"v": call.reads[0]}:
-        return None
-    if not isinstance(dims, list) or sorted(d % 4 for d in dims if isinstance(d, int)) != [2, 3] or len(dims) != 2:
-        return None
-    fallback, floats, source, y = _run(call, machine.tensors), machine.floats, call.reads[0], call.y
-
-    def run(values: Values, batch: int) -> None:
-        x = values[source]
-        if not _in_rows_of_channels(x):
-            fallback(values, batch)
-        else:
-            means = floats.average(x, tuple(x.shape[2:]), (1, 1))
-            values[y] = means if kept else means.flatten(1)
-
-    def plan(planning: Planning) -> bool:
-        x = planning.example(source)
-        if not _in_rows_of_channels(x):
-            return False
-        shape = floats.shape_of(x, floats.windows(x, tuple(x.shape[2:]), (1, 1), (0, 0)))
-        planning.step("average", shape, At(source), At(y), makes=[y])
-        return True
-
-    return _Layer(run, plan)
 
 
 _BITWISE = {"bitwise_and.Tensor": 0, "bitwise_or.Tensor": 1, "bitwise_xor.Tensor": 2}  # the order of csrc/bind_plan.cpp

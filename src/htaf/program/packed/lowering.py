@@ -24,23 +24,9 @@ from htaf.core.kernels.integer_convolution.reference import LARGEST_INPUT, MOST
 from htaf.core.kernels.layers import EXACT, Geometry, row_bytes
 from htaf.core.kernels.packed_maps.reference import MOST_BIAS, LinearOfMeans
 from htaf.core.kernels.packed_maps.reference import pack as packed_bits
-from htaf.program.packed import graph, operators
+from htaf.program.packed import graph, instructions, operators
 from htaf.program.packed.errors import PackedError
 from htaf.program.packed.graph import CONVOLUTIONS, PRODUCTS, Affine, Constants, LayerSite, Traced, aten
-from htaf.program.packed.instructions import (
-    LARGEST,
-    SMALL,
-    Call,
-    Instruction,
-    Layer,
-    Means,
-    Pool,
-    Rounded,
-    Spikes,
-    Threshold,
-    Unpack,
-    to_nibbles,
-)
 from htaf.program.packed.model import PackedModel
 from htaf.program.packed.program import Input, Program
 from htaf.program.packed.report import Report, Row
@@ -373,7 +359,7 @@ def read_means(node: Node, kinds: dict[Node, Bits], constants: Constants, output
     if (rank, kind.axis, dims) not in ((4, 1, (2, 3)), (5, 2, (0, 3, 4))):
         return None
     counted, taken = [graph.shape_of(source)[d] for d in dims], graph.shape_of(linear.all_input_nodes[0])
-    if not all(isinstance(n, int) for n in counted) or math.prod(counted) * kind.channels > LARGEST:
+    if not all(isinstance(n, int) for n in counted) or math.prod(counted) * kind.channels > instructions.LARGEST:
         return None
     if len(taken) != 2 or taken[1] != kind.channels:
         return None
@@ -600,7 +586,7 @@ class Lowering:
     def __init__(self, traced: Traced) -> None:
         self.traced, self.constants = traced, traced.constants
         self.kinds: dict[Node, Bits] = {}
-        self.instructions: list[Instruction] = []
+        self.instructions: list[instructions.Instruction] = []
         self.tensors: dict[str, Tensor] = {}
         self.names: dict[Any, str] = {}  # of tensors, by content
         self.rows: dict[Node, Row] = {}
@@ -664,7 +650,7 @@ class Lowering:
         return self._tensor(name, values[:1] if bool((values == values[:1]).all()) else values)
 
     def _aten(self, node: Node, operator: str, args: list[Any], kwargs: dict[str, Any] | None = None) -> int:
-        return self._put(Call(node.name, operator, args, kwargs or {}, self._value())).y
+        return self._put(instructions.Call(node.name, operator, args, kwargs or {}, self._value())).y
 
     def _argument(self, node: Node) -> dict[str, Any]:
         if node in self.constants:
@@ -697,7 +683,7 @@ class Lowering:
         for i, plane in enumerate(self._kept(node)):
             low, high = (kind.low, kind.high) if kind.most == 1 else (0.0, 1.0 if node in self.nested else float(2**i))
             channels = kind.channels if kind.whole is None else kind.whole[0]
-            unpack = self._put(Unpack(node.name, plane, channels, kind.axis, low, high, self._value()))
+            unpack = self._put(instructions.Unpack(node.name, plane, channels, kind.axis, low, high, self._value()))
             total = unpack.y if total is None else self._aten(node, "add.Tensor", [{"v": total}, {"v": unpack.y}])
         assert total is not None
         total = self._levels(node, total, kind) if kind.most > 1 else total
@@ -762,7 +748,7 @@ class Lowering:
         plain_scale = raw or bool((scale == 1).all())
         plain_shift = raw or bool((shift == 0).all())
         wide = None
-        in_float = plain_shift and bool((scale == scale.float()).all() and _powers(scale))
+        in_float = plain_shift and bool((scale == scale.float()).all() and (scale.frexp().mantissa.abs() == 0.5).all())
         if ready.kind == "integer" and not raw and not in_float:
             wide = self._tensor(f"{node.name}.wide", torch.stack([scale, shift]))
             plain_scale = plain_shift = True
@@ -771,10 +757,10 @@ class Lowering:
         planes = self.nested[site.source] if counted else self._planes(site.source)
         source = planes[0] if len(planes) == 1 else self._aten(node, "cat.default", [[{"v": p} for p in planes], -1])
         kept = ready.weight
-        if ready.kind == "integer" and int(kept.abs().max()) <= SMALL:
-            kept = to_nibbles(kept)
+        if ready.kind == "integer" and int(kept.abs().max()) <= instructions.SMALL:
+            kept = instructions.to_nibbles(kept)
         weight = self._tensor(f"{node.name}.weight", kept)
-        layer = Layer(
+        layer = instructions.Layer(
             name=node.name if chain.tail is None or chain.pool else chain.tail.step.name,
             weights=ready.kind, form=site.form, geometry=ready.geometry, weight=weight,
             bipolar=ready.bipolar, input=source, residual=residual,
@@ -797,7 +783,7 @@ class Lowering:
         kinds = {"binary": "binary", "table": "table float32", "integer": f"integer, {bits} bits"}
         self._row(node, f"packed: {kinds[ready.kind]}")
 
-    def _pooled(self, node: Node, layer: Layer, tail: Tail) -> int:
+    def _pooled(self, node: Node, layer: instructions.Layer, tail: Tail) -> int:
         """The bits of a step behind a pooling: the least of them where the step falls with what is pooled."""
         assert layer.bits is not None
         channels, smallest = layer.geometry.outputs, None
@@ -807,7 +793,7 @@ class Lowering:
             mask[:channels] = falls
             smallest = self._tensor(f"{node.name}.smallest", packed_bits(mask))
         sizes = graph.pool_sizes(node)
-        return self._put(Pool(tail.step.name, layer.bits, *sizes, self._value(), smallest, True)).bits
+        return self._put(instructions.Pool(tail.step.name, layer.bits, *sizes, self._value(), smallest, True)).bits
 
     def _on_grid(self, node: Node, found: GridSite) -> None:
         """A convolution in integers of 16 bits over what is rounded, or a linear layer over means of bits."""
@@ -815,14 +801,16 @@ class Lowering:
         if isinstance(held, LinearOfMeans):
             names = (self._tensor(f"{node.name}.weight", held.weight), self._tensor(f"{node.name}.bias", held.bias))
             source = self._planes(found.source)[0]
-            self.floats[node] = self._put(Means(node.name, source, *names, held.unit, self._value())).y
+            self.floats[node] = self._put(instructions.Means(node.name, source, *names, held.unit, self._value())).y
             self._row(node, "packed: means of bits")
             return
         site = graph.read_layer(node, self.constants)
         assert site is not None
         names = (self._tensor(f"{node.name}.weight", held.values), self._channels(f"{node.name}.unit", held.unit))
         sizes = (site.geometry, *names, held.exponent, held.limit)
-        self.floats[node] = self._put(Rounded(node.name, self._float(found.source), *sizes, self._value())).y
+        self.floats[node] = self._put(
+            instructions.Rounded(node.name, self._float(found.source), *sizes, self._value())
+        ).y
         self._row(node, "integers of 16 bits: its input is rounded")
 
     def _folded(self, chain: Chain) -> None:
@@ -849,7 +837,9 @@ class Lowering:
         kind = self.kinds[node]
         lower, upper = self._ends(node, tail.interval(), kind.channels)
         source = self._float(tail.affine.source)
-        self.bits[node] = (self._put(Threshold(node.name, source, kind.axis, lower, upper, self._value())).bits,)
+        self.bits[node] = (
+            self._put(instructions.Threshold(node.name, source, kind.axis, lower, upper, self._value())).bits,
+        )
         self._row(node, "packed: bits of floats")
 
     def _spikes(self, node: Node) -> None:
@@ -858,7 +848,7 @@ class Lowering:
         assert isinstance(source, Node)
         leak, gain, threshold = (float(n) for n in (leak, gain, threshold))  # pyright: ignore[reportArgumentType]
         neuron = kind.axis, leak, gain, threshold, bool(soft)
-        self.bits[node] = (self._put(Spikes(node.name, self._float(source), *neuron, self._value())).bits,)
+        self.bits[node] = (self._put(instructions.Spikes(node.name, self._float(source), *neuron, self._value())).bits,)
         self._row(node, "packed: spikes of floats")
 
     def _on_bits(self, node: Node, kind: Bits) -> None:
@@ -867,7 +857,9 @@ class Lowering:
         planes = self._kept(first)
         how = "packed: the same bits"
         if graph.is_pool(node):
-            planes, how = tuple(self._pool(node, plane) for plane in planes), "packed: pooled bits"
+            sizes = graph.pool_sizes(node)
+            pools = [instructions.Pool(node.name, plane, *sizes, self._value()) for plane in planes]
+            planes, how = tuple(self._put(pool).bits for pool in pools), "packed: pooled bits"
         elif node.target is aten.reshape.default and kind.whole is None:
             planes = tuple(self._viewed(node, first, p) for p in planes)
         elif others and kind.nested:
@@ -886,9 +878,6 @@ class Lowering:
                 total = self._sum(node, total, (bit,))
             self.bits[node] = total[: self.kinds[node].planes]  # a last carry is always 0
         return self.bits[node]
-
-    def _pool(self, node: Node, source: int) -> int:
-        return self._put(Pool(node.name, source, *graph.pool_sizes(node), self._value())).bits
 
     def _viewed(self, node: Node, source: Node, plane: int) -> int:
         kind, before = self.kinds[node], self.kinds[source]
@@ -943,11 +932,6 @@ class Lowering:
         if node in self.constants:
             raise PackedError(f"expected outputs that depend on the input, got the constant {node.name}")
         return None if node is None else self._float(node)
-
-
-def _powers(scale: Tensor) -> bool:
-    """Whether all are powers of two, with which products of integers are exact."""
-    return bool((scale.frexp().mantissa.abs() == 0.5).all())
 
 
 # ---- the whole way ----

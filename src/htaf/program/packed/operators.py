@@ -50,11 +50,7 @@ _DEPENDS = {
 }
 
 
-def _item(values: Any, index: int) -> Tensor:
-    return values[index]
-
-
-_OURS: dict[str, Callable[..., Any]] = {"getitem": _item}
+_OURS: dict[str, Callable[..., Any]] = {"getitem": operator.getitem}
 for _name in ("heaviside", "spikes"):
     if (_packet := getattr(torch.ops.htaf, _name, None)) is not None:
         _OURS[f"htaf.{_name}.default"] = _packet.default
@@ -101,7 +97,7 @@ def check_arguments(function: Callable[..., Any], args: Sequence[Any], kwargs: M
         if kwargs or len(args) != 2 or not isinstance(args[0], (list, tuple)) or type(args[1]) is not int:
             raise PackedError("expected a list of values and an integer")
         return
-    given = dict(zip((a.name for a in function._schema.arguments), args, strict=False)) | kwargs
+    given = {**dict(zip((a.name for a in function._schema.arguments), args, strict=False)), **kwargs}
     for one in function._schema.arguments:
         value, kind = given.get(one.name), str(one.real_type)
         if value is not None and (one.name == "pin_memory" or any(word in kind for word in _ELSEWHERE)):

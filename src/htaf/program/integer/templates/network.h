@@ -20,7 +20,7 @@ extern const char ${name}_text[]; /* and of the text of ${name}.c, with zeros in
    y: outputs times 2^${exponent} * ${divisor}${greatest}.${reentrant}
 ${means}*/
 void ${name}_run(const ${x_type} *x, ${y_type} *y);
-${class_}${rows}
+${class_}
 #ifdef __cplusplus
 }
 #endif

@@ -2,17 +2,16 @@
 
 #include "${name}.h"
 
-static const ${x_type} x[${places}][${inputs}] = {
+static const ${x_type} x[${rows}][${inputs}] = {
 ${texts}};
 
 int main(void)
 {
-    static ${y_type} y[${at_once} * ${outputs}];
+    static ${y_type} y[${outputs}];
     for (long row = 0; row < ${rows}; row++) {
-        const long place = row % ${at_once};
-        if (place == 0) ${run}(x[row], y);
+        ${name}_run(x[row], y);
         for (long i = 0; i < ${outputs}; i++) {
-            const uint64_t word = (uint64_t)(int64_t)y[place * ${outputs} + i];
+            const uint64_t word = (uint64_t)(int64_t)y[i];
             printf("%08lx%08lx\n", (unsigned long)(word >> 32), (unsigned long)(word & 0xffffffffu));
         }
     }

@@ -5,7 +5,6 @@ An operation is a function of the graph, the tensors that it takes, their values
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from htaf._ground.files import check_output, write_atomic
+from htaf.program.export.onnx import require
 from htaf.program.integer import ops
 from htaf.program.integer.exports import KEY, OPEN, lines, sealed
-from htaf.program.integer.ops import WIDEST, Array, IntegerError, Op, Pair, Value, by_channel, sums
+from htaf.program.integer.ops import WIDEST, Array, Op, Pair, Value, by_channel, sums
 from htaf.program.integer.program import IntegerProgram
 
 OPSET = 18
@@ -32,7 +32,7 @@ def to_integer_onnx(program: IntegerProgram, path: str | Path) -> None:
     (columns), and the SHA-256 of the file with zeros in its place (file_sha256).
 
     Raises:
-        IntegerError: onnx is not installed. HtafError: the path is that of a folder, or of a file of a run.
+        ExportError: onnx is not installed. HtafError: the path is that of a folder, or of a file of a run.
     """
     graph = Graph()
     check_output(Path(path), flag="path")
@@ -63,10 +63,7 @@ class Graph:
     """Nodes and constants of an ONNX graph while it is made; its numbers are int64."""
 
     def __init__(self) -> None:
-        try:
-            self.onnx: Any = importlib.import_module("onnx")
-        except ImportError as error:
-            raise IntegerError(f"this needs onnx: pip install 'htaf[export]' ({error})") from None
+        self.onnx: Any = require("onnx")
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
         self.op = ""  # whose nodes are made
