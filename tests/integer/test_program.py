@@ -128,10 +128,10 @@ def test_edited_and_foreign_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(IntegerError, match="got one that was changed"):
         files.load(tmp_path / "edited")
     (tmp_path / "text").write_text("no")
-    with pytest.raises(IntegerError, match="cannot be read as an integer program"):
+    with pytest.raises(IntegerError, match="cannot be read as a file of format htaf-integer"):
         files.load(tmp_path / "text")
     safetensors.torch.save_file({}, tmp_path / "other")
-    with pytest.raises(IntegerError, match="expected the format htaf-integer 2"):
+    with pytest.raises(IntegerError, match="expected a file of format htaf-integer, version 2"):
         files.load(tmp_path / "other")
 
 

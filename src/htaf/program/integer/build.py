@@ -325,13 +325,10 @@ class Walk:
                 refuse(node, "steps whose levels are integers times a power of two", [shift[0], scale[0]])
             return Known(self.put(op), np.full(channels, unit), node)
         if not (_powers(scale) and (scale > 0).all()):
-            refuse(
-                node,
-                "sums of integers in units that are powers of two",
-                "real numbers, as of a norm or of binary weights that no step follows: put a step behind it, or leave "
-                "it out; of columns, normalise them before they come in",
-            )
-        settled = Known(known.value, scale, node, known.divisor, table=known.table)
+            what = "as of a norm or of binary weights that no step follows: put a step behind it, or leave it out"
+            got = f"real numbers, {what}; of columns, normalise them before they come in"
+            refuse(node, "sums of integers in units that are powers of two", got)
+        settled = Known(known.value, scale, node, known.divisor)
         if not shift.any():
             return settled
         finest = graph.on_powers(torch.from_numpy(shift / scale)[:, None])[1].numpy()
@@ -384,11 +381,8 @@ class Walk:
             below, above = np.where(as_last, below, middle), np.where(as_last, middle, above)
         falls = first & ~last
         threshold = np.where(falls, -below, np.where(first, value.low, np.where(last, above, value.high + 1)))
-        op, unit = _relabelled(
-            ops.Steps(module_of(node), known.value, threshold[:, None], np.where(falls, -1, 1), 0, 1),
-            1.0 - low,
-            low,
-        )
+        made = ops.Steps(module_of(node), known.value, threshold[:, None], np.where(falls, -1, 1), 0, 1)
+        op, unit = _relabelled(made, 1.0 - low, low)
         assert op is not None
         self._hold(node, op, np.full(channels, unit))
 
@@ -525,8 +519,7 @@ class Walk:
         source, dim, index = node.args
         known, row = self._settled(source, ranks=True), self.row_shape(source)  # pyright: ignore
         places = self.constants.get(index)  # pyright: ignore
-        last = len(row)  # behind the dimension of the rows
-        if places is None or channel_axis(row) != -1 or int(dim) not in (-1, last):  # pyright: ignore
+        if places is None or channel_axis(row) != -1 or int(dim) not in (-1, len(row)):  # pyright: ignore
             refuse(node, "columns of rows, by a list of them", f"{node.target} ({node.name})")
         taken = places.numpy()
         table = None if known.table is None else known.table[taken]

@@ -62,7 +62,7 @@ class Circuit:
                 op.expect(all(read >= self.counted for read in op.reads), "what follows the counts", type(op).__name__)
             elif isinstance(op, Steps):
                 op.expect(number in compared, "steps of columns to 0 and 1", f"{(op.least, op.unit)} of {op.x}")
-                bits[number] = self._steps(op, compared[number])
+                bits[number] = self._steps(number, op, compared[number])
             elif isinstance(op, LUT):
                 op.expect(op.x in bits, "tables of steps and of tables", "others")
                 bits[number] = self._lut(op, bits[op.x])
@@ -91,6 +91,21 @@ class Circuit:
         Raises:
             IntegerError: another shape, dtype or range; or htaf has no compiled kernels here.
         """
+        values = {self.counted: self._counts(x)}
+        for number, op in enumerate(self.program.ops[self.counted :], self.counted + 1):
+            values[number] = op.run(*(values[place] for place in op.reads))
+        return values[self.program.output]
+
+    def classes(self, x: Integer[Array, "rows ..."]) -> Int64[Array, " rows"]:
+        """The place of each row's greatest output, the first of several; raises as `run`."""
+        if self.program.output != self.counted:
+            return self.run(x).argmax(1)
+        best = np.empty(len(x), np.int64)
+        self._counts(x, best.ctypes.data)
+        return best
+
+    def _counts(self, x: Array, best: int = 0) -> Int64[Array, "rows groups"]:
+        """The counts; best: an address for the place of the greatest of each row, in place of the counts."""
         given = self.program.input
         if not native.available():
             raise IntegerError("expected compiled kernels: install htaf with a C++ compiler")
@@ -103,13 +118,10 @@ class Circuit:
         ):
             raise IntegerError(f"expected inputs in [{given.low}, {given.high}], got [{int(x.min())}, {int(x.max())}]")
         rows = np.ascontiguousarray(x.reshape(len(x), self.program.values[0].size), self.kind)
-        counts = np.empty((len(rows), self._groups), np.int64)
-        to, threads = counts.ctypes.data, torch.get_num_threads()
-        native.extension().circuit(self._circuit, rows.ctypes.data, to, 0, len(rows), threads)
-        values = {self.counted: counts}
-        for number, op in enumerate(self.program.ops[self.counted :], self.counted + 1):
-            values[number] = op.run(*(values[place] for place in op.reads))
-        return values[self.program.output]
+        counts = np.empty((0 if best else len(rows), self._groups), np.int64)
+        to, threads = 0 if best else counts.ctypes.data, torch.get_num_threads()
+        native.extension().circuit(self._circuit, rows.ctypes.data, to, best, len(rows), threads)
+        return counts
 
     def _laid_out(self) -> tuple[tuple[int, ...], tuple[Array, ...]]:
         """The circuit as csrc/logic.hpp takes it."""
@@ -122,10 +134,20 @@ class Circuit:
         kind = 0 if self.pixels else 2 if given.low >= -(2**15) and given.high < 2**15 else 1
         return (kind, columns, len(thresholds), len(inputs), self._groups, self._size), arrays
 
-    def _steps(self, op: Steps, compared: list[Compared]) -> _Bits:
+    def _steps(self, number: int, op: Steps, compared: list[Compared]) -> _Bits:
         op.expect(all(len(one.toggles) < 2 for one in compared), "steps that rise or fall", "others")
-        plane = [self._plane(one.place, *one.toggles) if one.toggles else ALWAYS for one in compared]
+        read = zip(compared, self._read(number).tolist(), strict=True)
+        plane = [self._plane(one.place, *one.toggles) if one.toggles and is_read else ALWAYS for one, is_read in read]
         return _Bits(np.array(plane), np.array([one.first for one in compared], bool))
+
+    def _read(self, number: int) -> Array:
+        """Which bits of a step anything reads: tables read some, all else all."""
+        readers = [op for op in self.program.ops if number in op.reads]
+        found = np.full(self.program.values[number].shape, not all(isinstance(op, LUT) for op in readers))
+        for op in readers:
+            if isinstance(op, LUT):
+                found[..., op.index] = True
+        return found.reshape(-1)
 
     def _plane(self, column: int, least: int) -> int:
         """The plane of column >= least, in a chunk whose place for the column is free."""

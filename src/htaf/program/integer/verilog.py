@@ -80,7 +80,10 @@ def to_verilog(
     held["label"] = {"width": sum(wire.width for wire in label), "least": least}
     x, wanted = vectors(program, rows)
     files = {f"{name}.v": sealed(text.encode())}
-    files |= {f"{name}_tb.v": sealed(_testbench(name, held, len(x)).encode())}
+    x_bits, y_bits = (math.prod(held[which]["shape"]) * held[which]["width"] for which in ("input", "output"))
+    taken = f".y(y[{y_bits - 1}:0])" + (f", .label(y[{len(label) + y_bits - 1}:{y_bits}])" if len(label) else "")
+    sizes = {"rows": len(x), "x": x_bits - 1, "y": held["label"]["width"] + y_bits - 1, "latency": module.stages}
+    files |= {f"{name}_tb.v": sealed(filled("testbench.v", name=name, open=OPEN, outputs=taken, **sizes).encode())}
     files |= {f"{name}.json": to_json(held), "inputs.hex": hexadecimal(x, held["input"]["width"])}
     files["outputs.hex"] = hexadecimal(wanted, held["output"]["width"], classes(wanted, least) if len(label) else None)
     Path(folder).mkdir(parents=True, exist_ok=True)
@@ -351,14 +354,6 @@ def _text(module: Module, program: IntegerProgram, name: str, given: Array, y: A
         follow="in_valid" if depth == 1 else f"{{valid[{depth - 2}:0], in_valid}}",
         registers="".join(f"{line}\n" for line in module.registers),
     )  # fmt: skip
-
-
-def _testbench(name: str, held: dict[str, Any], rows: int) -> str:
-    x, y = (math.prod(held[which]["shape"]) * held[which]["width"] for which in ("input", "output"))
-    label = held["label"]["width"]
-    outputs = f".y(y[{y - 1}:0])" + (f", .label(y[{label + y - 1}:{y}])" if label else "")
-    sizes = {"rows": rows, "x": x - 1, "y": label + y - 1, "latency": held["latency"]}
-    return filled("testbench.v", name=name, open=OPEN, outputs=outputs, **sizes)
 
 
 # ---- expressions ----

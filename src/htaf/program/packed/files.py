@@ -100,11 +100,10 @@ def read_file(path: Path, form: str, version: str, error: type[HtafError]) -> tu
         metadata, whole = read_seal(io.BytesIO(data))
         found = metadata.get("format"), metadata.get("version")
         if found != (form, version):
-            raise error(
-                f"{path}: expected a file of format {form}, version {version}, got {found!r:.80}: write it again"
-            )
+            raise error(f"{path}: expected a file of format {form}, version {version}, got {found!r:.80}: write anew")
         if not whole:
-            raise error(f"{path} is damaged: its SHA-256 differs from the one in its metadata; put back a copy of it")
+            what = "expected a file as it was written, got one that was changed: put back a copy, or write it again"
+            raise error(f"{path} is damaged: {what}")
         return metadata, safetensors.torch.load(data)
     except (OSError, ValueError, SafetensorError) as wrong:
         raise error(f"{path} cannot be read as a file of format {form}: {first_line(wrong)}") from None

@@ -556,27 +556,19 @@ def _rows(x: Tensor) -> Tensor:
     return x.view(1, 1, x.numel() // max(x.shape[-1], 1), x.shape[-1])
 
 
-def _image_residual(x: Tensor) -> Tensor:
-    return x.permute(0, 2, 3, 1).contiguous()
-
-
 def _image_give(out: Tensor, bits: Tensor, last: int, floats: bool) -> Tensor:
     return out.permute(0, 3, 1, 2) if floats else out
 
 
-def _given_as(lead: int | None) -> Callable[..., Tensor]:
-    """Sums or bits in as many of the input's dimensions, all but the last for None, and their own."""
-    return lambda out, bits, last, floats: out.view(*bits.shape[: -1 if lead is None else lead], last)
-
-
 FORMS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], Callable[..., Tensor]]] = {
-    "image": (lambda bits: bits, _image_residual, _image_give),
-    "row": (_rows, _rows, _given_as(None)),
-    "whole": (lambda bits: bits, lambda x: x.contiguous().view(x.shape[0], 1, 1, x.shape[1]), _given_as(1)),
+    "image": (lambda bits: bits, lambda x: x.permute(0, 2, 3, 1).contiguous(), _image_give),
+    "row": (_rows, _rows, lambda out, bits, last, _: out.view(*bits.shape[:-1], last)),
+    "whole": (
+        lambda bits: bits,
+        lambda x: x.contiguous().view(x.shape[0], 1, 1, x.shape[1]),
+        lambda out, bits, last, _: out.view(out.shape[0], last),
+    ),
 }
-
-
-# ---- over floats ----
 
 
 @final

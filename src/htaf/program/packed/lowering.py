@@ -244,9 +244,8 @@ def prepare(site: LayerSite, kind: Bits) -> Prepared:
     scales = binary_scales(weight)
     if scales is not None and counts(g, kind):
         falling = kind.low > kind.high  # bits that are 1 where the value is low, with the signs exchanged
-        signs = packed_bits(
-            (weight < 0 if falling else weight > 0).permute(0, 2, 3, 1)
-        )  # filters of zeros have scale 0
+        plus = weight < 0 if falling else weight > 0  # filters of zeros have scale 0
+        signs = packed_bits(plus.permute(0, 2, 3, 1))
         if (kind.low, kind.high) == (1.0, 0.0):
             shift = shift + weight.double().sum((1, 2, 3))
         if kind.most > 1:  # the bits of all thresholds side by side, each with the same signs
@@ -450,7 +449,8 @@ class Fusion:
                 if (step := graph.read_step(node, constants)) is not None:
                     self._find_tail(node, step)
             elif node not in kinds and (means := read_means(node, kinds, constants, outputs)) is not None:
-                self._add_grid(node, means)
+                self.grid[node] = means
+                self.absorbed |= dict.fromkeys(means.inside, node)
         for node in reversed(nodes):  # where two layers are added, the later takes the earlier one's output
             site = None if node in self.absorbed or node in kinds else graph.read_layer(node, constants)
             if site is not None:
@@ -463,7 +463,8 @@ class Fusion:
             self.reasons[node] = reason
             fitting = None
         if kind is None and (rounded := read_rounded(site, self.constants, self.outputs)) is not None:
-            self._add_grid(node, rounded)
+            self.grid[node] = rounded
+            self.absorbed |= dict.fromkeys(rounded.inside, node)
         elif fitting is not None:
             self._add(self._with_tail(self._followed(fitting, kind)))
         elif not self._stays(site) and (chain := self._followed(site, None)).end is not node:
@@ -474,10 +475,6 @@ class Fusion:
         integers times a power of two, whose sums are exact."""
         shared = any(source in self.constants and len(source.users) > 1 for source in site.node.all_input_nodes)
         return shared or integers(site.weight) is not None
-
-    def _add_grid(self, node: Node, site: GridSite) -> None:
-        self.grid[node] = site
-        self.absorbed |= dict.fromkeys(site.inside, node)
 
     def _add(self, chain: Chain) -> None:
         self.absorbed |= dict.fromkeys(chain.inside[:-1], chain.end)
@@ -808,9 +805,8 @@ class Lowering:
         assert site is not None
         names = (self._tensor(f"{node.name}.weight", held.values), self._channels(f"{node.name}.unit", held.unit))
         sizes = (site.geometry, *names, held.exponent, held.limit)
-        self.floats[node] = self._put(
-            instructions.Rounded(node.name, self._float(found.source), *sizes, self._value())
-        ).y
+        source = self._float(found.source)
+        self.floats[node] = self._put(instructions.Rounded(node.name, source, *sizes, self._value())).y
         self._row(node, "integers of 16 bits: its input is rounded")
 
     def _folded(self, chain: Chain) -> None:
@@ -837,9 +833,8 @@ class Lowering:
         kind = self.kinds[node]
         lower, upper = self._ends(node, tail.interval(), kind.channels)
         source = self._float(tail.affine.source)
-        self.bits[node] = (
-            self._put(instructions.Threshold(node.name, source, kind.axis, lower, upper, self._value())).bits,
-        )
+        made = instructions.Threshold(node.name, source, kind.axis, lower, upper, self._value())
+        self.bits[node] = (self._put(made).bits,)
         self._row(node, "packed: bits of floats")
 
     def _spikes(self, node: Node) -> None:

@@ -51,13 +51,12 @@ class Report:
 
     def folded(self) -> tuple[Row, ...]:
         """The rows, of equal operators that run in float for the same reason the first one with their count."""
-        counts, found = Counter((row.operator, row.how) for row in self.rows), dict[Any, Row]()
+        counts = Counter((row.operator, row.how) for row in self.rows if row.how.startswith("float"))
+        found = dict[Any, Row]()
         for at, row in enumerate(self.rows):
-            kind = (row.operator, row.how)
-            if row.how.startswith("float") and counts[kind] > 1:
-                found.setdefault(kind, replace(row, how=f"{row.how} ({counts[kind]} of these)"))
-            else:
-                found[at] = row
+            count = counts[kind := (row.operator, row.how)]
+            how = f"{row.how} ({count} of these)" if count > 1 else row.how
+            found.setdefault(kind if count > 1 else at, replace(row, how=how))
         return tuple(found.values())
 
     def __str__(self) -> str:
