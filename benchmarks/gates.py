@@ -34,12 +34,8 @@ from typing import Any, NamedTuple
 import measuring
 import numpy as np
 import torch
-from integer_peers import EPOCHS, RATE, of_bits, of_logic, real, split, trained
-from torch import Tensor, nn
+from integer_peers import of_bits, of_logic, split
 
-import htaf
-from htaf.models.mlp import Thermometer
-from htaf.program.integer.build import integer_program
 from htaf.program.integer.execute import run_verilog
 from htaf.program.integer.ops import LUT, Count, Linear, Op, Steps, View
 from htaf.program.integer.program import Input, IntegerProgram
@@ -81,35 +77,6 @@ def mlp(task: str, size: int, kind: str, levels: int = 0) -> Made:
     """Two hidden layers."""
     of = split(task, 0)
     program = of_bits(of, size, 0, kind, levels)
-    return Made(program, of.test_x, float((program.run(of.test_x).argmax(1) == of.test_y).mean()))
-
-
-class Spiking(nn.Module):
-    """Two layers of integrate-and-fire neurons over one bit a pixel, and how often the last ones fire."""
-
-    def __init__(self, x: Tensor, size: int, classes: int) -> None:
-        super().__init__()
-        self.bits = Thermometer([min(1, len(column.unique()) - 1) for column in x.T])
-        self.bits.place(x)
-        self.first, self.norm1 = nn.Linear(self.bits.out_features, size, bias=False), nn.BatchNorm1d(size)
-        self.second, self.norm2 = nn.Linear(size, size, bias=False), nn.BatchNorm1d(size)
-        self.fire1, self.fire2 = (htaf.IF(htaf.StraightThrough(htaf.surrogates.tanh)) for _ in range(2))
-        self.mean, self.head = Mean((0,)), nn.Linear(size, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.norm1(self.first(self.bits(x)))
-        x = self.fire1(x.expand(STEPS, *x.shape))
-        x = self.norm2(self.second(x.flatten(0, 1))).unflatten(0, (STEPS, -1))
-        return self.head(self.mean(self.fire2(x)))
-
-
-def spiking(size: int) -> Made:
-    torch.manual_seed(0)
-    of = split("digits", 0)
-    x = real(of.x, of.input)
-    net = htaf.on_grid(Spiking(x, size, 10), x)
-    trained(net, [*net.parameters()], of, 0, EPOCHS, RATE, lambda progress: htaf.sharpen(net, progress))
-    program = integer_program(htaf.harden(net.eval()), x[:64], input=of.input)
     return Made(program, of.test_x, float((program.run(of.test_x).argmax(1) == of.test_y).mean()))
 
 
@@ -167,7 +134,6 @@ NETWORKS: dict[str, Callable[[], Made]] = {
     "digits, 3 bits, binary 32-32": partial(mlp, "digits", 32, "thermo", 3),
     "digits, 5-bit pixels, int8 16-16": partial(mlp, "digits", 16, "real"),
     "breast cancer, 4 bits, binary 16-16": partial(mlp, "cancer", 16, "thermo", 4),
-    "digits, 1 bit, IF 16-16, 4 steps": partial(spiking, 16),
     **{f"digits, logic, split {seed}": partial(logic, "digits", 200, 4, seed) for seed in range(3)},
     **{f"breast cancer, logic, split {seed}": partial(logic, "cancer", 20, 4, seed) for seed in range(3)},
 }

@@ -128,25 +128,24 @@ def _int8(batch: int, hidden: int, given: np.ndarray) -> Any:
 
 
 def in_c(program: IntegerProgram) -> dict[str, Callable[[np.ndarray], Any]]:
-    """Outputs by the C of `htaf export --to c`, a row and 64 rows a call; none where it has no such form."""
+    """Outputs by the C of `htaf export --to c`, a row a call; none where there is no compiler."""
     folder = Path(tempfile.mkdtemp())
     to_c(program, folder)
     export, library = exported(folder), folder / "network.so"
-    if export.at_once == 1 or shutil.which("gcc") is None:
+    if shutil.which("gcc") is None:
         return {}
-    words = ("gcc", "-std=c99", "-O2", "-march=native", "-DHTAF_RUN64", "-shared", "-fPIC", f"-I{folder}")
+    words = ("gcc", "-std=c99", "-O2", "-march=native", "-shared", "-fPIC", f"-I{folder}")
     subprocess.run([*words, str(folder / "network.c"), "-o", str(library)], check=True)
     made, kind = ctypes.CDLL(str(library)), np.dtype(export.x_type.removesuffix("_t"))
 
-    def run(call: Any, rows: int, x: np.ndarray) -> np.ndarray:
+    def run(x: np.ndarray) -> np.ndarray:
         given = np.ascontiguousarray(x.reshape(len(x), -1), kind)
         y = np.empty((len(x), export.outputs), export.y_type.removesuffix("_t"))
-        for i in range(0, len(x) - rows + 1, rows):
-            call(ctypes.c_void_p(given[i:].ctypes.data), ctypes.c_void_p(y[i:].ctypes.data))
+        for i in range(len(x)):
+            made.network_run(ctypes.c_void_p(given[i:].ctypes.data), ctypes.c_void_p(y[i:].ctypes.data))
         return y
 
-    forms = {"C, a row": (made.network_run, 1), "C, 64 rows": (made.network_run64, 64)}
-    return {name: partial(run, call, rows) for name, (call, rows) in forms.items()}
+    return {"C, a row": run}
 
 
 def boosted(x: np.ndarray, y: np.ndarray, rounds: int) -> dict[str, Callable[[np.ndarray], Any]]:

@@ -14,7 +14,6 @@ from htaf.program.integer.ops import (
     Count,
     Linear,
     Lookup,
-    Neuron,
     Op,
     Pool,
     Shift,
@@ -93,12 +92,6 @@ class Made:
         smallest = self.rng.integers(0, 2, self.last.channels)
         self.add(Pool, self.here(), (size, size), (2, 1), (size // 2, 0), smallest)
 
-    def neuron(self, steps: int, leak: int = 0) -> None:
-        scale = leak * steps
-        signs = self.signs()
-        held = (self.thresholds(steps) * signs[:, None] + 1) << scale
-        self.add(Neuron, self.here(), steps, held, signs, leak, scale)
-
     def count(self, axes: tuple[int, ...]) -> None:
         self.add(Count, self.here(), axes)
 
@@ -136,16 +129,13 @@ class Made:
         return IntegerProgram(self.input, tuple(self.ops), self.here(), (-2, 1))
 
     def flat(self) -> None:
-        front = self.last.shape[:-3]  # time
-        self.add(View, self.here(), (*front, math.prod(self.last.shape[-3:])))
+        self.add(View, self.here(), (math.prod(self.last.shape),))
 
     def ended(self, classes: int = 4) -> IntegerProgram:
-        """With the pixels and time steps summed, and a last layer."""
+        """With the pixels summed, and a last layer."""
         if channel_axis(self.last.shape) == -3:
             self.count((-1, -2)) if self.rng.random() < 0.5 else self.flat()
         self.linear(classes, 3000)
-        if len(self.last.shape) == 2:
-            self.count((-2,))
         return IntegerProgram(self.input, tuple(self.ops), self.here(), (-7, 9))
 
     def rows(self, count: int) -> np.ndarray:
@@ -161,10 +151,10 @@ def random_program(seed: int, kind: str) -> tuple[IntegerProgram, np.ndarray]:
     """A program and rows for it.
 
     kind: "mlp", "table" (thermometer), "logic", "logic of bits", "logic of pixels", "logic of patches", "conv",
-    "residual", "spiking", "leaky", "rows in time".
+    "residual".
     """
     rng = np.random.default_rng([seed, 1])
-    if kind in ("mlp", "table", "logic", "logic of patches", "rows in time"):
+    if kind in ("mlp", "table", "logic", "logic of patches"):
         given = Input("columns", (int(rng.integers(3, 9)),), -(2**15), 2**15 - int(rng.integers(2)), 12)
     elif kind == "logic of bits":
         given = Input("columns", (int(rng.integers(1, 70)),), 0, 1)
@@ -189,11 +179,6 @@ def random_program(seed: int, kind: str) -> tuple[IntegerProgram, np.ndarray]:
         made.bits()
         made.linear(10, 7)
         made.bits()
-    elif kind == "rows in time":
-        made.linear(8, 15)
-        made.neuron(3)
-        made.linear(7, 15)
-        made.neuron(3)
     else:
         made.lookup()
         made.conv(most=7)
@@ -206,7 +191,7 @@ def random_program(seed: int, kind: str) -> tuple[IntegerProgram, np.ndarray]:
             made.conv(most=1, stride=2)
             made.pool()
             made.steps(2)
-        elif kind == "residual":
+        else:
             a = made.bits()
             made.conv(6, 63)
             b = made.here()
@@ -214,15 +199,8 @@ def random_program(seed: int, kind: str) -> tuple[IntegerProgram, np.ndarray]:
             if made.values[a].shape == made.values[b].shape:
                 made.add(Add, a, b, shifts[::-1].copy(), shifts)
             made.bits()
-        else:
-            steps = int(rng.integers(2, 5))
-            leak = 1 if kind == "leaky" else 0
-            made.neuron(steps, leak)
-            made.pool()
-            made.conv(5, 3)
-            made.neuron(steps, 2 * leak)
     return made.ended(), made.seen[0]
 
 
 LOGIC = ("logic", "logic of bits", "logic of pixels", "logic of patches")
-KINDS = ("mlp", "table", *LOGIC, "conv", "residual", "spiking", "leaky", "rows in time")
+KINDS = ("mlp", "table", *LOGIC, "conv", "residual")

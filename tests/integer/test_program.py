@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.integer.made import KINDS, random_program
 
 from htaf.program.integer import files
-from htaf.program.integer.ops import Conv, IntegerError, Linear, Neuron, Pool, Shift, Steps, Value
+from htaf.program.integer.ops import Conv, IntegerError, Linear, Pool, Shift, Steps, Value
 from htaf.program.integer.program import Input, IntegerProgram
 
 
@@ -77,26 +77,6 @@ def test_sums_of_one_more_than_a_float_holds(bits: int) -> None:
     assert images.flatten().tolist() == wanted
 
 
-@given(st.integers(1, 4), st.integers(0, 2), st.integers(0, 10**6))
-def test_neuron_by_loops(steps: int, leak: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    scale = leak * steps
-    thresholds = rng.integers(-5, 30, (3, steps)) << scale
-    x, sign = rng.integers(-9, 20, (2, steps, 3)), rng.choice([-1, 1], 3)
-    y = Neuron("n", 0, steps, thresholds, sign, leak, scale).run(x)
-    for n, c in itertools.product(range(2), range(3)):
-        m = k = 0
-        for t in range(steps):
-            if leak:
-                m -= m >> leak
-            m += (int(sign[c]) * int(x[n, t, c])) << scale
-            k += 1
-            spike = m >= thresholds[c, k - 1]
-            assert y[n, t, c] == spike
-            if spike:
-                m = k = 0
-
-
 def test_pool_takes_the_least_where_it_says_and_no_border() -> None:
     x = np.arange(-8, 24).reshape(1, 2, 4, 4)
     op = Pool("p", 0, (2, 2), (2, 2), (1, 1), np.array([0, 1]))
@@ -148,10 +128,10 @@ def test_edited_and_foreign_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(IntegerError, match="got one that was changed"):
         files.load(tmp_path / "edited")
     (tmp_path / "text").write_text("no")
-    with pytest.raises(IntegerError, match="cannot be read as an integer program"):
+    with pytest.raises(IntegerError, match="cannot be read as a file of format htaf-integer"):
         files.load(tmp_path / "text")
     safetensors.torch.save_file({}, tmp_path / "other")
-    with pytest.raises(IntegerError, match="expected the format htaf-integer 2"):
+    with pytest.raises(IntegerError, match="expected a file of format htaf-integer, version 2"):
         files.load(tmp_path / "other")
 
 

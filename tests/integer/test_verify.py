@@ -18,10 +18,10 @@ from tests.integer.made import KINDS, random_program
 from htaf.cli import main
 from htaf.core.kernels import native
 from htaf.data.preprocess import Preprocessor
+from htaf.program.export.integer import to_integer_onnx
 from htaf.program.integer import exports
 from htaf.program.integer.c import to_c
 from htaf.program.integer.execute import run_program
-from htaf.program.integer.onnx import to_integer_onnx
 from htaf.program.integer.ops import Linear, Steps
 from htaf.program.integer.program import Input, IntegerProgram
 from htaf.program.integer.raw import raw

@@ -19,8 +19,7 @@ from htaf.program.integer.ops import LUT, Count, IntegerError, Linear, Steps, Ta
 from htaf.program.integer.program import Input, IntegerProgram
 from htaf.program.integer.verilog import argmax_luts, luts, to_verilog
 
-SPIKING = ("spiking", "leaky", "rows in time")
-GATES = [kind for kind in KINDS if kind not in SPIKING]
+GATES = [kind for kind in KINDS if kind not in ("conv", "residual")]
 
 
 def needs(tool: str) -> None:
@@ -73,9 +72,9 @@ def test_names_that_verilog_has_not_are_refused(name: str, tmp_path: Path) -> No
         to_verilog(small(), tmp_path / "v", name=name)
 
 
-def test_spiking_networks_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(IntegerError, match=r"neuron\d: expected no spiking neurons, .*: write C, got Neuron"):
-        to_verilog(random_program(0, "rows in time")[0], tmp_path / "v")
+def test_networks_of_images_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(IntegerError, match=r"conv\d: expected tables, steps, .*: write C, got Conv"):
+        to_verilog(random_program(0, "conv")[0], tmp_path / "v")
 
 
 def test_too_large_networks_are_refused(tmp_path: Path) -> None:

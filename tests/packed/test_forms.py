@@ -14,7 +14,7 @@ import htaf
 from htaf.core.functional import heaviside
 from htaf.program.packed import pack, verify
 from htaf.program.packed.errors import PackedError
-from htaf.program.packed.nodes import interval
+from htaf.program.packed.graph import interval
 
 aten = torch.ops.aten
 F = nn.functional

@@ -20,10 +20,9 @@ from htaf.models.mlp import MLP
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.whitened import WhitenedConvNet
 from htaf.models.wide_resnet import WideResNet
-from htaf.program.packed import PackedError, PackedModel, Traced, load, pack, save, trace, verify
-from htaf.program.packed.bits import integers
-from htaf.program.packed.instructions import Layer, layer
-from htaf.program.packed.instructions.layer import from_nibbles, to_nibbles
+from htaf.program.packed import PackedError, PackedModel, Traced, instructions, load, pack, save, trace, verify
+from htaf.program.packed.instructions import Layer, from_nibbles, to_nibbles
+from htaf.program.packed.lowering import integers
 from htaf.transform.grid import Bits, integers_and_steps
 from htaf.transform.spiking.neurons import IF, LIF
 from quick import slow_but
@@ -125,7 +124,7 @@ def test_networks_on_tiles(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make, shape, wander = NETS[name]
     exact, x = drawn(make, shape, 8, 1)
     traced = trace(exact, x)
-    monkeypatch.setattr(layer._ByPixels, "of", lambda self, *_: self.few())
+    monkeypatch.setattr(instructions._ByPixels, "of", lambda self, *_: self.few())
     with using(*EMULATED), threads(2):
         same(pack(traced, x), exact, traced, x, wander)
 
@@ -229,8 +228,8 @@ class _Unchecked:
 @pytest.mark.parametrize(("few", "many"), [(-1, 0), (16, 512), (10**6, 10**6)])
 def test_products_and_tables_give_the_same_sums(few: int, many: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """From few pixels to many, by one kernel, by the faster, by the other: all as the hardened network."""
-    monkeypatch.setattr(layer, "FEW", few)
-    monkeypatch.setattr(layer, "MANY", many)
+    monkeypatch.setattr(instructions, "FEW", few)
+    monkeypatch.setattr(instructions, "MANY", many)
     exact, x = drawn(partial(WideResNet, 10, 1, 4, ACT), (3, 8, 8), 8, seed=3)
     packed = pack(exact, x)
     with torch.no_grad():

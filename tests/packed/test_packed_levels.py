@@ -17,7 +17,7 @@ import htaf
 from htaf.core.binary import BinaryConv2d, BinaryLinear
 from htaf.core.functional import heaviside
 from htaf.program.packed import load, pack, save, verify
-from htaf.program.packed.bits import Bits
+from htaf.program.packed.lowering import Bits
 from htaf.transform.grid import on_grid
 
 Step = Callable[[], nn.Module]

@@ -17,7 +17,7 @@ from htaf.core.kernels import native
 from htaf.models.icbm import ICBM
 from htaf.models.mlp import MLP
 from htaf.program.packed import PackedError, PackedModel, load, pack, save, trace, verify
-from htaf.program.packed.nodes import interval
+from htaf.program.packed.graph import interval
 from quick import slow_but
 
 NETS = {

@@ -14,8 +14,7 @@ import htaf
 from htaf.core.kernels import native
 from htaf.core.kernels.layers import Epilogue, Geometry, row_bytes
 from htaf.program.packed import PackedError, PackedModel, pack
-from htaf.program.packed.instructions import Call, Layer, Pool, Threshold
-from htaf.program.packed.instructions.contract import Machine, kernels
+from htaf.program.packed.instructions import Call, Layer, Machine, Pool, Threshold, kernels
 from htaf.program.packed.program import Input, Program, check
 from htaf.program.packed.report import Report
 

@@ -32,10 +32,10 @@ from world import cases
 import htaf
 from htaf.core.functional import heaviside  # noqa: F401  in formulas
 from htaf.data.images import ImagePreprocessor, pixel_table
+from htaf.program.export.integer import to_integer_onnx
 from htaf.program.integer import execute, files
 from htaf.program.integer.build import columns_input, integer_program
 from htaf.program.integer.c import to_c
-from htaf.program.integer.onnx import to_integer_onnx
 from htaf.program.integer.program import Input, IntegerProgram
 from htaf.program.packed import PackedError, load, pack, save, trace
 from htaf.program.packed.verification import compare

@@ -29,7 +29,7 @@ from htaf.data.tabular import Table, frame_like
 from htaf.models.mlp import MLP, Leaves, Thermometer
 from htaf.program.integer.program import Input
 from htaf.program.integer.raw import prepared_column
-from htaf.program.packed.nodes import on_powers
+from htaf.program.packed.graph import on_powers
 from htaf.tables.inspection import Fitted, InspectionError, own_table, table_of
 from htaf.training.additive import OUT_OF_FOLD, shortest
 from htaf.training.runs import Run, content_hash

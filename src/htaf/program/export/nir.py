@@ -25,11 +25,11 @@ from torch.fx import Node
 from htaf._ground.files import check_output, write_atomic
 from htaf.program.export.onnx import Example, ExportError, require
 from htaf.program.packed.errors import PackedError
-from htaf.program.packed.graph import Traced, trace
-from htaf.program.packed.nodes import (
+from htaf.program.packed.graph import (
     Affine,
     LayerSite,
     Pair,
+    Traced,
     aten,
     is_spikes,
     pair,
@@ -38,6 +38,7 @@ from htaf.program.packed.nodes import (
     read_step,
     same,
     shape_of,
+    trace,
 )
 from htaf.transform.convert.exported import cause_of
 

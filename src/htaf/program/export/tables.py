@@ -27,8 +27,8 @@ from htaf.data.notes import MOST_NAMED, Note, warn_unlike
 from htaf.data.preprocess import MISSING, OTHER, Column, category_values, spelled, spellings
 from htaf.data.reading import DataError, finite_numbers, listed
 from htaf.data.targets import relabelled
+from htaf.program.export import integer
 from htaf.program.export.onnx import ExportError, network_proto, require
-from htaf.program.integer import onnx as integer
 from htaf.transform.convert.exported import cause_of
 
 if TYPE_CHECKING:

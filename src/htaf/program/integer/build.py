@@ -8,8 +8,7 @@ run on it, fire. So ties are decided as PyTorch decides them.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -22,24 +21,8 @@ from htaf._ground.errors import option
 from htaf.program.integer import ops
 from htaf.program.integer.ops import Array, IntegerError, Op, Value, by_channel, channel_axis
 from htaf.program.integer.program import Input, IntegerProgram, simplify
-from htaf.program.packed.graph import Traced, trace
-from htaf.program.packed.nodes import (
-    Affine,
-    LayerSite,
-    aten,
-    before_rounding,
-    compose,
-    identity,
-    is_pool,
-    is_spikes,
-    maps_each,
-    on_powers,
-    pool_sizes,
-    read_affine,
-    read_layer,
-    read_step,
-    shape_of,
-)
+from htaf.program.packed import graph
+from htaf.program.packed.graph import Affine, LayerSite, Traced, aten
 
 MOST = 2**15 - 1  # of a weight
 FINEST = 2**24  # steps of an input's grid, at most: what float32 holds
@@ -57,7 +40,7 @@ _INSTEAD = {  # what to do where a layer has no integer form
     "give it ceil_mode=False and no dilation": ("max_pool2d",),
     "use nn.MaxPool2d, or nn.AdaptiveAvgPool2d(1) before the last layer": ("avg_pool2d", "adaptive_avg_pool2d"),
     "use padding= of the layer behind it": ("constant_pad_nd", "pad"),
-    'join blocks of spiking networks by connect="add"': ("mul",),
+    "take a copy of a column for each of its thresholds, x.index_select(1, columns) - thresholds": ("sub",),
     "use two dimensions": ("conv1d", "max_pool1d", "avg_pool1d", "adaptive_avg_pool1d"),
     "use nn.MaxPool2d with the size of the image": ("adaptive_max_pool1d", "adaptive_max_pool2d", "amax", "max"),
     "return its input, and leave the rest to the loss": ("softmax", "log_softmax", "_softmax", "_log_softmax"),
@@ -66,11 +49,11 @@ _INSTEAD = {  # what to do where a layer has no integer form
 
 @dataclass(frozen=True)
 class Known:
-    """A node of the graph by integers: unit[c] integer / divisor + shift[c] is what `base` gives.
+    """A node of the graph by integers: unit[c] integer / divisor + shift[c] is what `base` gives, and scale[c] times
+    that + offset[c] the node; clipped: but for a clip between them, which keeps the order.
 
-    Between base and the node lie nodes that are monotone by channel, if it is not base itself. value: its number in the
-    program. unit: float64 [C], powers of two. still: the same at every time step, and held once. table: [C, 256], what
-    base gives for each pixel, rising, where that is on no grid: only steps can read it.
+    value: its number in the program. unit: float64 [C], powers of two. table: [C, 256], what base gives for each pixel,
+    rising, where that is on no grid: only steps can read it.
     """
 
     value: int
@@ -78,8 +61,10 @@ class Known:
     base: Node
     divisor: int = 1
     shift: Array | None = None
-    still: bool = False
     table: Tensor | None = None
+    scale: Array = field(default_factory=lambda: np.ones(1))
+    offset: Array = field(default_factory=lambda: np.zeros(1))
+    clipped: bool = False
 
     def real(self, integers: Array) -> Tensor:
         """What base gives for some integers a channel, [C]."""
@@ -102,14 +87,13 @@ def integer_program(
         table: float32 [channels, 256], what the network is given for each pixel.
 
     Returns:
-        The program, simplified. about["unproved"] names the layers whose sums may be beyond what float32 holds exactly,
-        so that PyTorch may round them, and what reads columns that the network does not round.
+        The program, simplified.
 
     Raises:
         IntegerError: a part of the network has no integer form; the message names it and says what to do.
         PackedError: a model that is smooth, or that cannot be exported.
     """
-    traced = model if isinstance(model, Traced) else trace(model, example)
+    traced = model if isinstance(model, Traced) else graph.trace(model, example)
     return simplify(Walk(traced, input or columns_input(traced), table).program())
 
 
@@ -120,7 +104,7 @@ def columns_input(traced: Traced) -> Input:
     Where it rounds none, as where only thresholds read them: multiples of 2^-16 in +-2^14.
     """
     (given,) = traced.inputs
-    found, shape = list[tuple[int, int]](), tuple(int(n) for n in shape_of(given)[1:])
+    found, shape = list[tuple[int, int]](), tuple(int(n) for n in graph.shape_of(given)[1:])
     for node in traced.graph.nodes:
         if node.target is torch.ops.htaf.lookup.default:
             source = node.args[0]
@@ -129,7 +113,7 @@ def columns_input(traced: Traced) -> Input:
             if source is given:
                 return Input("columns", shape, 0, 1, 0)
         if node.op == "call_function" and node.target is aten.round.default:
-            source, factor, limits, _ = before_rounding(node, traced.constants)
+            source, factor, limits, _ = graph.before_rounding(node, traced.constants)
             while source.target in _VIEWS:
                 (source,) = source.all_input_nodes[:1]
             if source is given and limits is not None:
@@ -168,13 +152,14 @@ class Walk:
             node: held.float() if held.dtype == torch.float64 else held for node, held in self.constants.items()
         }
         self.ops, self.values = list[Op](), [Value(given.shape, given.low, given.high)]
-        self.most = [np.full(self.values[0].channels, max(-given.low, given.high))]  # magnitudes a channel
         self.known, self.pixels = dict[Node, Known](), dict[Node, Tensor]()
-        self.unproved = list[str]()
         if len(traced.inputs) != 1:
             raise IntegerError(f"expected a network with one input, got {len(traced.inputs)}")
+        if any(map(graph.is_spikes, traced.graph.nodes)):
+            got = "spiking neurons: htaf.pack runs them over bits, htaf.export.to_nir writes them for other software"
+            raise IntegerError(f"expected a network without time steps for integers alone, got {got}")
         (placeholder,) = traced.inputs
-        shape = tuple(shape_of(placeholder)[1:])
+        shape = tuple(graph.shape_of(placeholder)[1:])
         if given.shape != shape:
             raise IntegerError(f"expected an input {list(given.shape)}, got a network of {list(shape)}")
         if given.kind == "pixels":
@@ -184,22 +169,9 @@ class Walk:
             self.pixels[placeholder] = table[None, :, None]
         else:
             self.known[placeholder] = Known(0, np.full(self.values[0].channels, 2.0**-given.exponent), placeholder)
-            self.unproved += self._raw(placeholder) if (given.low, given.high) != (0, 1) else []
         for node in traced.graph.nodes:
             if node.op == "call_function" and node not in self.constants and isinstance(node.meta.get("val"), Tensor):
                 self._see(node)
-
-    def _raw(self, node: Node) -> list[str]:
-        """What reads columns that the network does not round: near a threshold it may tell apart what integers do
-        not."""
-        found = list[str]()
-        for user in node.users:
-            moved = user.target in (aten.clamp.default, *_VIEWS)
-            if moved or read_affine(user, self.constants) is not None:
-                found += self._raw(user)
-            elif user.target not in (aten.round.default, _SIZE):
-                found.append(module_of(user))
-        return found
 
     def program(self) -> IntegerProgram:
         """The program of all operations.
@@ -212,24 +184,14 @@ class Walk:
             raise IntegerError(f"expected a network with one output, got {1 + len(more)}")
         end = self._aligned(node, self._settled(node))
         unit = (round(math.log2(end.unit[0])), end.divisor)
-        return IntegerProgram(self.input, tuple(self.ops), end.value, unit, {"unproved": self.unproved})
+        return IntegerProgram(self.input, tuple(self.ops), end.value, unit)
 
     def row_shape(self, node: Node) -> tuple[int, ...]:
-        """The shape of one row of a node, time first where it has time: of [N, ...], [T, N, ...] and [T N, ...]."""
-        first, *rest = shape_of(node) or (0,)
-        if isinstance(first, int) and rest and not isinstance(rest[0], int):
-            rest[0], batch = first, rest[0]
-        else:
-            batch = first
-        times = 0 if isinstance(batch, int) else batch.node.expr / self.traced.batch.node.expr
-        if not (times == 1 or (batch is first and getattr(times, "is_Integer", False))):
-            refuse(
-                node, "values [N, ...], [T, N, ...] or [T N, ...] of N rows", f"{list(shape_of(node))} ({node.name})"
-            )
-        whole = rest if times == 1 else [int(times), *rest]
-        if not all(isinstance(n, int) for n in whole):
-            refuse(node, "sizes that are known", f"{list(shape_of(node))} ({node.name})")
-        return tuple(whole)
+        """The shape of one row of a node [N, ...]."""
+        batch, *row = graph.shape_of(node) or (0,)
+        if str(batch) != str(self.traced.batch) or not all(isinstance(n, int) for n in row):
+            refuse(node, "values [N, ...] of N rows, of known sizes", f"{node.name} of {[batch, *row]}")
+        return tuple(row)
 
     def _see(self, node: Node) -> None:
         target, sources = node.target, node.all_input_nodes
@@ -240,23 +202,19 @@ class Walk:
         for source in moved:
             if source in self.pixels and source not in self.known:
                 self._look_up(source)
-        if (step := read_step(node, self.constants)) is not None:
+        if (step := graph.read_step(node, self.constants)) is not None:
             self._step(node, step.low)
-        elif is_spikes(node):
-            self._neuron(node)
-        elif (site := read_layer(node, self.single)) is not None:
+        elif (site := graph.read_layer(node, self.single)) is not None:
             self._layer(node, site)
         elif target is aten.round.default:
             self._round(node)
-        elif is_pool(node):
+        elif graph.is_pool(node):
             self._pool(node)
         elif target in (aten.mean.dim, aten.sum.dim_IntList):
             self._count(node)
         elif target in _VIEWS:
             self._view(node)
-        elif target is aten.expand.default:
-            self._expand(node)
-        elif target is aten.index_select.default and len(shape_of(node)) in (2, 3):
+        elif target is aten.index_select.default and len(graph.shape_of(node)) in (2, 3):
             self._take(node)
         elif target is torch.ops.htaf.lookup.default:
             self._lut(node)
@@ -264,8 +222,8 @@ class Walk:
             self._add(node, *moved)
         elif (affine := self._affine(node)) is not None:
             self._map(node, affine)
-        elif self._monotone(node):
-            self.known[node] = self.known[node.args[0]]  # pyright: ignore
+        elif target is aten.clamp.default:
+            self.known[node] = replace(self._of(node.args[0]), clipped=True)
         else:
             self._refuse_kind(node)
 
@@ -273,28 +231,26 @@ class Walk:
         """No operation of a program is like the node."""
         while _operator(node) == "getitem":
             node = node.args[0]  # pyright: ignore
-        instead = next((f": {what}" for what, those in _INSTEAD.items() if _operator(node) in those), "")
-        what = f"{node.target} ({node.name}){instead}"
-        refuse(node, "layers on a grid, norms, steps, poolings and sums", what)
+        otherwise = "htaf.pack runs it in float, among layers over bits"
+        instead = next((what for what, those in _INSTEAD.items() if _operator(node) in those), otherwise)
+        got = f"{node.target} ({node.name}): {instead}"
+        refuse(node, "layers on a grid, norms, steps, poolings and sums", got)
 
     def _of_each_pixel(self, node: Node) -> bool:
         if node.target in _VIEWS:
             return True
-        shaped = {str(shape_of(n)[1:]) for n in (node, *self.traced.inputs)}
-        if len(shaped) > 1 and any(n in self.constants and shape_of(n) for n in node.all_input_nodes):
+        shaped = {str(graph.shape_of(n)[1:]) for n in (node, *self.traced.inputs)}
+        if len(shaped) > 1 and any(n in self.constants and graph.shape_of(n) for n in node.all_input_nodes):
             return False  # of each place in another shape than that of the image
-        if self._affine(node) is not None or maps_each(node):
+        if self._affine(node) is not None or graph.maps_each(node):
             return True
-        return self._monotone(node) or read_step(node, self.constants) is not None
-
-    def _monotone(self, node: Node) -> bool:
-        return node.target is aten.clamp.default
+        return node.target is aten.clamp.default or graph.read_step(node, self.constants) is not None
 
     def _affine(self, node: Node) -> Affine | None:
         """The node as an affine map whose constants vary by channel at most."""
-        affine = read_affine(node, self.constants)
+        affine = graph.read_affine(node, self.constants)
         if affine is not None and affine.axis is not None:
-            rank = len(shape_of(node))
+            rank = len(graph.shape_of(node))
             if affine.axis != rank + (-1 if rank < 4 else -3):
                 return None
         return affine
@@ -309,34 +265,19 @@ class Walk:
         if isinstance(op, ops.View) and op.x and isinstance(before := self.ops[op.x - 1], ops.View):
             op = replace(op, x=before.x)
         self.ops.append(op)
-        given = [self.values[i] for i in op.reads]
-        self.values.append(value := op.value(*given))
-        if isinstance(op, (ops.Conv, ops.Linear)):
-            rows = op.weight.reshape(len(op.weight), -1)
-            plus, minus = np.maximum(rows, 0).sum(1), np.maximum(-rows, 0).sum(1)
-            low, high = min(given[0].low, 0), max(given[0].high, 0)
-            ends = [plus * high - minus * low, minus * high - plus * low]
-            self.most.append(np.maximum(*ends))
-        elif isinstance(op, ops.Add):
-            self.most.append((self.most[op.a] << op.left) + (self.most[op.b] << op.right))
-        else:
-            self.most.append(np.full(value.channels, max(-value.low, value.high)))
+        self.values.append(op.value(*(self.values[i] for i in op.reads)))
         return len(self.ops)
 
     def _hold(self, node: Node, op: Op, unit: Array, **more: Any) -> None:
         """The node is what an operation gives."""
-        value = self.put(op)
-        self.known[node] = Known(value, unit, node, **more)
-        exact = 2**24 if node.meta["val"].dtype == torch.float32 else 2**53
-        if isinstance(op, (ops.Conv, ops.Linear, ops.Add, ops.Count)) and self.most[value].max() > exact:
-            self.unproved.append(op.name)
+        self.known[node] = Known(self.put(op), unit, node, **more)
 
     def _look_up(self, node: Node) -> None:
         """A value of each pixel, as integers of one unit."""
         values = self.pixels[node].flatten(0, -2)
         if not bool(values.isfinite().all()):
             refuse(node, "finite numbers of each pixel", values)
-        whole, unit = on_powers(values[None].float())
+        whole, unit = graph.on_powers(values[None].float())
         if float(whole.abs().max()) > FINEST:
             if not bool((values.diff(dim=-1) >= 0).all()):
                 self._refuse_pixels(node)
@@ -355,33 +296,9 @@ class Walk:
             refuse(node, "a value that the program holds", node)
         return self.known[node]
 
-    def _between(self, node: Node) -> Affine:
-        """The affine map from a node's base to it, [C] or []."""
-        base = self._of(node).base
-        found = identity(node)
-        while found.source is not base:
-            source = found.source
-            affine = self._affine(source)
-            if affine is None:  # what only moves numbers
-                if not self._passes(source):
-                    refuse(node, "a norm or another affine map", f"{source.target} ({source.name})")
-                found = replace(found, source=source.args[0])  # pyright: ignore
-                continue
-            inner = replace(affine, axis=None)
-            joined = compose(replace(found, axis=None), inner)
-            assert joined is not None
-            found = joined
-        return found
-
-    def _line(self, node: Node, known: Known) -> tuple[Array, Array]:
-        """A node as slope integer / divisor + shift, float64 [C] both."""
-        between = self._between(node)
-        scale, shift = (np.broadcast_to(part.numpy(), known.unit.shape) for part in (between.scale, between.shift))
-        return scale * known.unit, shift if known.shift is None else shift + scale * known.shift
-
     def _passes(self, node: Node) -> bool:
         """Whether a node only moves numbers, so that its channels are those of its argument."""
-        return node.target in (*_VIEWS, aten.expand.default) or is_pool(node)
+        return node.target in _VIEWS or graph.is_pool(node)
 
     def _settled(self, node: Any, *, ranks: bool = False) -> Known:
         """A value without anything between base and node: its shift goes into the operation that made it.
@@ -396,24 +313,25 @@ class Walk:
             self._refuse_pixels(node)
         if known.base is node and known.shift is None:
             return known
-        scale, shift = self._line(node, known)
+        if known.clipped:
+            refuse(node, "a norm or another affine map", "a clip that nothing rounds")
+        scale, offset = (np.broadcast_to(part, known.unit.shape) for part in (known.scale, known.offset))
+        shift = offset if known.shift is None else offset + scale * known.shift
+        scale = scale * known.unit
         channels, made = len(scale), self.ops[known.value - 1] if known.value else None
         if isinstance(made, ops.Steps) and known.divisor == 1 and len({*scale}) == len({*shift}) == 1:
             op, unit = _relabelled(made, scale[0], shift[0])
             if op is None:
                 refuse(node, "steps whose levels are integers times a power of two", [shift[0], scale[0]])
-            return replace(known, value=self.put(op), unit=np.full(channels, unit), base=node, shift=None)
+            return Known(self.put(op), np.full(channels, unit), node)
         if not (_powers(scale) and (scale > 0).all()):
-            refuse(
-                node,
-                "sums of integers in units that are powers of two",
-                "real numbers, as of a norm or of binary weights that no step follows: put a step behind it, or leave "
-                "it out; of columns, normalise them before they come in",
-            )
-        settled = replace(known, unit=scale, base=node, shift=None)
+            what = "as of a norm or of binary weights that no step follows: put a step behind it, or leave it out"
+            got = f"real numbers, {what}; of columns, normalise them before they come in"
+            refuse(node, "sums of integers in units that are powers of two", got)
+        settled = Known(known.value, scale, node, known.divisor)
         if not shift.any():
             return settled
-        finest = on_powers(torch.from_numpy(shift / scale)[:, None])[1].numpy()
+        finest = graph.on_powers(torch.from_numpy(shift / scale)[:, None])[1].numpy()
         finer = self._in_units(settled, np.where(shift == 0, scale, np.minimum(finest, 1) * scale))
         bias = shift * known.divisor / (scale if finer is None else finer.unit)
         if finer is None or (bias != np.rint(bias)).any() or np.abs(bias).max() > 2**52:
@@ -463,13 +381,10 @@ class Walk:
             below, above = np.where(as_last, below, middle), np.where(as_last, middle, above)
         falls = first & ~last
         threshold = np.where(falls, -below, np.where(first, value.low, np.where(last, above, value.high + 1)))
-        op, unit = _relabelled(
-            ops.Steps(module_of(node), known.value, threshold[:, None], np.where(falls, -1, 1), 0, 1),
-            1.0 - low,
-            low,
-        )
+        made = ops.Steps(module_of(node), known.value, threshold[:, None], np.where(falls, -1, 1), 0, 1)
+        op, unit = _relabelled(made, 1.0 - low, low)
         assert op is not None
-        self._hold(node, op, np.full(channels, unit), still=known.still)
+        self._hold(node, op, np.full(channels, unit))
 
     def _at(self, node: Node, known: Known, integers: Array) -> Tensor:
         """What a node gives where the integers of its base are these, [C]."""
@@ -479,41 +394,12 @@ class Walk:
         before = self._at(source, known, integers)
         if self._passes(node):
             return before
-        rank = len(shape_of(source))
+        rank = len(graph.shape_of(source))
         shaped = before.reshape(-1, 1, 1) if rank >= 4 else before
         return self._run(node, {source: shaped.reshape(*[1] * (rank - shaped.ndim), *shaped.shape)}).flatten()
 
-    def _neuron(self, node: Node) -> None:
-        source, leak, gain, threshold, soft = node.args
-        assert isinstance(source, Node)
-        known = self._of(source)
-        if known.table is not None:
-            self._refuse_pixels(source)
-        steps = self.row_shape(node)[0]
-        rest = Fraction(1) - Fraction(float(leak))  # pyright: ignore[reportArgumentType]
-        shift = 0 if not rest else round(-math.log2(rest))
-        if soft:
-            refuse(node, "a neuron with a hard reset", "one with a soft reset")
-        if rest and rest != Fraction(1, 2**shift):
-            refuse(node, "a neuron without a leak, or one with tau = 2, 4, 8 or so", f"tau = {float(1 / rest):g}")
-        slopes, shifts = self._line(source, known)
-        slopes, channels, scale = slopes / known.divisor, len(slopes), shift * steps
-        at = Fraction(float(threshold)) / Fraction(float(gain))  # pyright: ignore[reportArgumentType]
-        most = steps * max(abs(self.values[known.value].low), abs(self.values[known.value].high)) << scale
-        charges = [sum((1 - rest) ** i for i in range(k)) for k in range(1, steps + 1)]
-        found = np.empty((channels, steps), np.int64)
-        for c, (slope, constant) in enumerate(zip(slopes.tolist(), shifts.tolist(), strict=True)):
-            a, b = Fraction(slope), Fraction(constant)
-            needed = [at - b * charge for charge in charges]
-            whole = [math.ceil(n * 2**scale / abs(a)) if a else (-most if n <= 0 else most + 1) for n in needed]
-            found[c] = [min(max(n, -most), most + 1) for n in whole]
-        sign = np.where(slopes < 0, -1, 1)
-        op = ops.Neuron(module_of(node), known.value, steps, found, sign, shift, scale)
-        self._hold(node, op, np.ones(channels))
-
     def _layer(self, node: Node, site: LayerSite) -> None:
         known, name = self._settled(site.source), module_of(node)
-        self._expect_time(node, known)
         g, weight = site.geometry, site.weight.double()
         if g.groups != 1:
             refuse(node, "a convolution without groups", f"{g.groups} groups")
@@ -522,7 +408,7 @@ class Walk:
             weight = weight * torch.from_numpy(known.unit / one).view(-1, 1, 1)
         if not bool(weight.isfinite().all()):
             refuse(node, "finite weights", "others")
-        whole, step = on_powers(weight)
+        whole, step = graph.on_powers(weight)
         if float(whole.abs().max()) > MOST:
             refuse(node, "weights on a grid of integers", f"real ones: {off_grid()}")
         k = whole.numpy().astype(np.int64)
@@ -534,13 +420,9 @@ class Walk:
         shift = None if site.bias is None else site.bias.double().numpy()
         self._hold(node, op, step.numpy() * one, divisor=known.divisor, shift=shift)
 
-    def _expect_time(self, node: Node, known: Known) -> None:
-        if known.still:
-            refuse(node, "a neuron behind what is the same at every time step", f"{node.target} ({node.name})")
-
     def _round(self, node: Node) -> None:
         """The grid of a layer's inputs: a shift, half to even, and a clip."""
-        source, factor, limits, _ = before_rounding(node, self.constants)
+        source, factor, limits, _ = graph.before_rounding(node, self.constants)
         known = self._settled(source)
         unit = known.unit * factor / known.divisor
         if not _powers(unit) or factor <= 0:
@@ -548,34 +430,35 @@ class Walk:
         shift, value = np.log2(unit).astype(np.int64), self.values[known.value]
         low, high = limits or (-math.inf, math.inf)
         if not shift.any() and low <= value.low and value.high <= high:
-            self.known[node] = replace(known, unit=np.ones_like(unit), base=node, divisor=1)
+            self.known[node] = Known(known.value, np.ones_like(unit), node)
             return
         widest = max(abs(value.low), abs(value.high)) << max(int(shift.max()), 0)
         least, most = (round(max(low, -widest)), round(min(high, widest)))
         op = ops.Shift(module_of(node), known.value, shift, least, most)
-        self._hold(node, op, np.ones_like(unit), still=known.still)
+        self._hold(node, op, np.ones_like(unit))
 
     def _map(self, node: Node, affine: Affine) -> None:
         """An affine map: a power of two goes into the unit, a cast that loses nothing changes nothing."""
-        known = self.known[node] = self._of(affine.source)
+        known = self._of(affine.source)
+        scale, offset = affine.scale.numpy(), affine.scale.numpy() * known.offset + affine.shift.numpy()
+        self.known[node] = replace(known, scale=scale * known.scale, offset=offset)
         value = self.values[known.value]
         wide = node.meta["val"].dtype == torch.float64  # a head's bias, on the grid of its sums, may be divided too
         exact = known.base is affine.source and (known.shift is None or wide) and known.divisor == 1
-        scale = affine.scale.numpy()
         held = max(abs(value.low), abs(value.high)) <= 2**24
         if known.table is not None or not exact or affine.shift.numpy().any() or not (scale > 0).all():
             return
         over = round(1 / float(scale)) if scale.ndim == 0 else 0
         if held and _powers(scale) and known.shift is None:
-            self.known[node] = replace(known, unit=known.unit * scale, base=node)
+            self.known[node] = Known(known.value, known.unit * scale, node)
         elif over and not _powers(scale) and 1 / over == float(scale):  # a mean
             self.known[node] = replace(self._settled(affine.source), base=node, divisor=over)
 
     def _pool(self, node: Node) -> None:
         source: Any = node.args[0]
         known = self._of(source)
-        kernel, stride, padding = pool_sizes(node)
-        falls = np.broadcast_to(self._between(source).scale.numpy() < 0, (len(known.unit),))
+        kernel, stride, padding = graph.pool_sizes(node)
+        falls = np.broadcast_to(known.scale < 0, (len(known.unit),))
         op = ops.Pool(module_of(node), known.value, kernel, stride, padding, falls.astype(np.int64))
         base = node if known.base is source else known.base
         self.known[node] = replace(known, value=self.put(op), base=base)
@@ -583,17 +466,11 @@ class Walk:
     def _count(self, node: Node) -> None:
         source: Any = node.args[0]
         known, dims = self._settled(source), [*node.args[1]] if len(node.args) > 1 and node.args[1] else []  # pyright: ignore
-        self._expect_time(node, known)
-        shape, row = shape_of(source), self.row_shape(source)
+        shape, row = graph.shape_of(source), self.row_shape(source)
         axes = [int(dim) % len(shape) - len(shape) for dim in dims]
-        if isinstance(shape[0], int):  # [T, N, ...]: of a row time lies where the rows do
-            batch, axes = 1 - len(shape), [axis + (axis == -len(shape)) for axis in axes]
-            mixed = batch in [int(dim) - len(shape) for dim in dims]
-        else:
-            mixed = -len(shape) in axes
         image = channel_axis(row) == -3 and len({-1, -2} & {*axes}) == 1
-        if not axes or mixed or image or channel_axis(row) in axes:
-            refuse(node, "a mean or sum over pixels or time", f"one over dimensions {dims} of {list(shape)}")
+        if not axes or -len(shape) in axes or image or channel_axis(row) in axes:
+            refuse(node, "a mean or sum over pixels or columns", f"one over dimensions {dims} of {list(shape)}")
         made = ops.Count(module_of(node), known.value, tuple(sorted(axes)))
         number = math.prod(row[axis] for axis in axes) if node.target is aten.mean.dim else 1
         self._hold(node, made, known.unit, divisor=known.divisor * number)
@@ -628,7 +505,6 @@ class Walk:
         if row == wanted:
             self.known[node] = replace(known, base=node) if known.base is source else known
             return
-        self._expect_time(node, known)
         row = self.values[known.value].shape
         kept = len(row) and len(wanted) and row[channel_axis(row)] == wanted[channel_axis(wanted)]
         if known.base is source or not kept:
@@ -639,18 +515,11 @@ class Walk:
             self.known[node] = known
             self._shaped(node, known.base)
 
-    def _expand(self, node: Node) -> None:
-        source: Any = node.args[0]
-        known, wanted = self._of(source), self.row_shape(node)
-        if wanted[1:] != self.values[known.value].shape or not isinstance(shape_of(node)[0], int):
-            refuse(node, "an image that is repeated over time", f"{list(shape_of(source))} as {list(shape_of(node))}")
-        self.known[node] = replace(known, still=True, base=node if known.base is source else known.base)
-
     def _take(self, node: Node) -> None:
         source, dim, index = node.args
         known, row = self._settled(source, ranks=True), self.row_shape(source)  # pyright: ignore
         places = self.constants.get(index)  # pyright: ignore
-        if places is None or channel_axis(row) != -1 or int(dim) % len(shape_of(source)) != len(shape_of(source)) - 1:  # pyright: ignore
+        if places is None or channel_axis(row) != -1 or int(dim) not in (-1, len(row)):  # pyright: ignore
             refuse(node, "columns of rows, by a list of them", f"{node.target} ({node.name})")
         taken = places.numpy()
         table = None if known.table is None else known.table[taken]
@@ -664,7 +533,7 @@ class Walk:
         if table is None or not bool(((table == 0) | (table == 1)).all()):
             refuse(node, "truth tables of 0 and 1", "others: harden the network")
         value = self.values[known.value]
-        if (value.low, value.high) != (0, 1) or known.divisor != 1 or (known.unit != 1).any() or known.still:
+        if (value.low, value.high) != (0, 1) or known.divisor != 1 or (known.unit != 1).any():
             refuse(node, "truth tables of bits", f"{source}")
         tables = table.numpy().astype(np.int64)
         shape = (len(tables), int(math.log2(tables.shape[1])))
@@ -683,14 +552,14 @@ class Walk:
         one, other = self._settled(a), self._settled(b)
         if one.divisor != other.divisor:
             refuse(node, "a sum of means of as many bits", f"means of {one.divisor} and {other.divisor}")
-        if node.kwargs or len(node.args) > 2 or one.still != other.still:
+        if node.kwargs or len(node.args) > 2:
             refuse(node, "a plain sum of two values", f"{node.args} {node.kwargs}")
         if len(one.unit) != len(other.unit):
-            refuse(node, "two values of one shape", f"{shape_of(a)} and {shape_of(b)}")
+            refuse(node, "two values of one shape", f"{graph.shape_of(a)} and {graph.shape_of(b)}")
         unit = np.minimum(one.unit, other.unit)
         left, right = (np.log2(part.unit / unit).astype(np.int64) for part in (one, other))
         op = ops.Add(module_of(node), one.value, other.value, left, right)
-        self._hold(node, op, unit, divisor=one.divisor, still=one.still)
+        self._hold(node, op, unit, divisor=one.divisor)
 
     def _levels(self, node: Node, a: Node, b: Node) -> None:
         """The steps of one activation with several levels, as one."""
@@ -706,7 +575,7 @@ class Walk:
             constant = np.where(never, 1 - value.low, -value.high)
             both.append(np.where((sign != step.sign)[:, None], constant, step.thresholds))
         op = ops.Steps(module_of(node), one.x, np.concatenate(both, 1), sign, 0, 1)
-        self._hold(node, op, known.unit, still=known.still)
+        self._hold(node, op, known.unit)
 
 
 def _by_channel(numbers: Array, shape: tuple[int, ...]) -> Array | None:
@@ -727,7 +596,7 @@ def _relabelled(op: ops.Steps, scale: float, shift: float) -> tuple[ops.Steps | 
         reached = op.thresholds.shape[1]
         op = replace(op, thresholds=1 - op.thresholds[:, ::-1], sign=-op.sign)
         first, gap = first + gap * reached, -gap
-    whole, unit = on_powers(torch.tensor([[first, gap]]).double())
+    whole, unit = graph.on_powers(torch.tensor([[first, gap]]).double())
     least, between = whole[0].tolist()
     held = bool((whole == whole.round()).all())
     return replace(op, least=int(least), unit=int(between)) if held else None, float(unit)

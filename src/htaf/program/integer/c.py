@@ -12,67 +12,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from string import Template
 
 import numpy as np
 
 from htaf._ground.files import check_output_folder, write_atomic
-from htaf.program.integer.circuit import Circuit
-from htaf.program.integer.exports import OPEN, is_raw, lines, sealed, vectors
-from htaf.program.integer.logic_c import KEEP, Logic, chosen, count_lines, logic_of, names, stored_lines
-from htaf.program.integer.ops import (
-    LUT,
-    Add,
-    Array,
-    Conv,
-    Count,
-    IntegerError,
-    Linear,
-    Lookup,
-    Neuron,
-    Op,
-    Pool,
-    Shift,
-    Steps,
-    Take,
-    Value,
-    View,
-    channel_axis,
-)
+from htaf.program.integer import ops
+from htaf.program.integer.exports import OPEN, filled, is_raw, lines, sealed, vectors
+from htaf.program.integer.logic_c import Logic, chosen, count_lines, logic_of, names, stored_lines
+from htaf.program.integer.ops import Array, IntegerError, Op, Value, channel_axis
 from htaf.program.integer.program import IntegerProgram
 from htaf.program.packed.planning import places
 
 TEST = "test/test.c"  # beside the network, Arduino would compile its `main` too
 LINE = 8  # bytes: of which the beginning of a buffer is a multiple
 At = tuple[str, ...]
-
-HELPERS = {
-    "floor_shift": """/* x / 2^n, rounded down: C leaves open what >> does to negative numbers */
-static {T} {name}({T} x, int n)
-{{
-    return x >= 0 ? x >> n : ~(~x >> n);
-}}
-""",
-    "half_even": """/* x / 2^n, rounded half to even */
-static {T} {name}({T} x, int n)
-{{
-    const {T} whole = x >= 0 ? x >> n : ~(~x >> n), unit = ({T})1 << n, rest = x - whole * unit;
-    return whole + (n > 0 && (rest > unit / 2 || (rest == unit / 2 && whole % 2 != 0)));
-}}
-""",
-    "difference": """/* how many bits are set in a, less those in b */
-static {T} {name}(uint32_t a, uint32_t b)
-{{
-    a -= a >> 1 & 0x55555555u;
-    b -= b >> 1 & 0x55555555u;
-    a = (a & 0x33333333u) + (a >> 2 & 0x33333333u);
-    b = (b & 0x33333333u) + (b >> 2 & 0x33333333u);
-    a += 0x44444444u - b; /* four bits each: 0 to 8 */
-    a = (a & 0x0f0f0f0fu) + (a >> 4 & 0x0f0f0f0fu);
-    return ({T})(a * 0x01010101u >> 24 & 0xffu) - 32;
-}}
-""",
-}
 
 
 @dataclass(frozen=True)
@@ -116,7 +69,7 @@ def to_c(
     source, header = made.source(), made.header()
     x, y = vectors(program, rows)
     test = _test(name, [("x", made.x_type, x), ("wanted", made.y_type, y)])
-    texts = {f"{name}.h": header, f"{name}.c": source, TEST: test, "Makefile": _makefile(name)}
+    texts = {f"{name}.h": header, f"{name}.c": source, TEST: test, "Makefile": filled("Makefile", name=name, test=TEST)}
     try:
         (folder / TEST).parent.mkdir(parents=True, exist_ok=True)
         for file, text in texts.items():
@@ -211,9 +164,9 @@ class Buffer:
 
 def reads_once(op: Op) -> bool:
     """Whether it reads every element of what it takes once at most."""
-    if isinstance(op, Pool):
+    if isinstance(op, ops.Pool):
         return op.stride[0] >= op.kernel[0] and op.stride[1] >= op.kernel[1]
-    return not isinstance(op, (Conv, Linear, Take, LUT))
+    return not isinstance(op, (ops.Conv, ops.Linear, ops.Take, ops.LUT))
 
 
 def kept(program: IntegerProgram, first: int = 0) -> tuple[list[int], list[int]]:
@@ -232,7 +185,7 @@ def kept(program: IntegerProgram, first: int = 0) -> tuple[list[int], list[int]]
 
     def in_memory(number: int) -> bool:
         made = program.ops[number - 1] if number else None
-        if number in (program.output, first or None) or isinstance(made, (View, Neuron)):
+        if number in (program.output, first or None) or isinstance(made, ops.View):
             return True
         return len(readers[number]) > 1 or not reads_once(readers[number][0])
 
@@ -260,7 +213,7 @@ class _Writer:
         if self.logic:  # compares need no clamped columns
             low, high = program.input.low, program.input.high
             self.x_type = "uint16_t" if low >= 0 and 2**15 <= high < 2**16 else stored(low, high)
-        self.choice = chosen(program) if any(isinstance(op, LUT) for op in program.ops) else ""
+        self.choice = chosen(program) if any(isinstance(op, ops.LUT) for op in program.ops) else ""
         end = values[program.output]
         self.y_type = working(end.low, end.high)
         self.buffers = {n: self._buffer(n, values[n]) for n in self.kept if n != program.output}
@@ -270,7 +223,6 @@ class _Writer:
         taken = {number: self.buffers[number].count * width(self.buffers[number].kind) for number in spans}
         self.begins, self.ram = places(spans, taken, LINE)
         self.body = list[str]()
-        self.rows64 = ""
 
     def _buffer(self, number: int, value: Value) -> Buffer:
         two = self.two(number)
@@ -285,9 +237,9 @@ class _Writer:
         if (value.low, value.high) == (0, 1):
             return 0, 1
         match self.program.ops[number - 1] if number else None:
-            case Steps() as op if op.thresholds.shape[1] == 1:
+            case ops.Steps() as op if op.thresholds.shape[1] == 1:
                 return value.low, value.high
-            case View() | Pool() | Take() as op:
+            case ops.View() | ops.Pool() | ops.Take() as op:
                 return self.two(op.x)
         return None
 
@@ -349,7 +301,7 @@ class _Writer:
 
     def helper(self, which: str, kind: str = "int32_t") -> str:
         name = f"{self.name}_{which}{8 * width(kind)}"
-        self.helpers[name] = HELPERS[which].format(T=kind, name=name)
+        self.helpers[name] = filled(f"{which}.c", T=kind, name=name)
         return name
 
     def constant(self, number: int, field_: str, array: Array, kind: str | None = None) -> str:
@@ -408,30 +360,30 @@ class _Writer:
         x = self.program.values[op.reads[0]]
         channel = at[channel_axis(self.program.values[number].shape)]
         match op:
-            case Lookup():
+            case ops.Lookup():
                 table = self.constant(number, "table", op.table)
                 return f"{table}[{flat(op.table.shape, (channel, self.scalar(op.x, at)))}]"
-            case Take():
+            case ops.Take():
                 return self.scalar(op.x, (*at[:-1], self.by(number, "index", op.index, at[-1])))
-            case Shift():
+            case ops.Shift():
                 return self.shift(number, op, x, self.scalar(op.x, at), channel)
-            case Steps():
+            case ops.Steps():
                 return self.steps(number, op, x, self.scalar(op.x, at), channel)
-            case Add():
+            case ops.Add():
                 return self.add(number, op, at, channel)
-            case LUT():
+            case ops.LUT():
                 return self.lut(number, op, at)
-            case Pool():
+            case ops.Pool():
                 return self.pool(number, op, x, at)
-            case Count():
+            case ops.Count():
                 return self.count(number, op, x, at)
-            case Linear():
+            case ops.Linear():
                 return self.linear(number, op, at)
-            case Conv():
+            case ops.Conv():
                 return self.conv(number, op, at)
         raise AssertionError(op)
 
-    def shift(self, number: int, op: Shift, x: Value, given: str, channel: str) -> str:
+    def shift(self, number: int, op: ops.Shift, x: Value, given: str, channel: str) -> str:
         bound = max(abs(x.low), abs(x.high))
         shift = np.maximum(op.shift, -(bound.bit_length() + 1))  # further right: 0 all the same
         left, right = np.maximum(shift, 0), np.maximum(-shift, 0)
@@ -445,7 +397,7 @@ class _Writer:
         most = bound << int(left.max())
         return self.clamped(kind, text, (-most, most), (op.least, op.most))
 
-    def steps(self, number: int, op: Steps, x: Value, given: str, channel: str) -> str:
+    def steps(self, number: int, op: ops.Steps, x: Value, given: str, channel: str) -> str:
         levels, kind = op.thresholds.shape[1], working(1 - x.low, x.high + 1)
         ends = np.where(op.sign[:, None] > 0, [[x.low, x.high + 1]], [[-x.high, 1 - x.low]])
         thresholds = op.thresholds.clip(ends[:, :1], ends[:, 1:])
@@ -468,7 +420,7 @@ class _Writer:
             return f"-({kind}){given}"
         return f"{self.constant(number, 'sign', sign)}[{channel}] * ({kind}){given}"
 
-    def lut(self, number: int, op: LUT, at: At) -> str:
+    def lut(self, number: int, op: ops.LUT, at: At) -> str:
         """The address of the inputs' bits, then the bit of the table there."""
         words, index = max(op.table.shape[1] // 32, 1), self.constant(number, "index", op.index)
         found = self.local("int32_t", "0", const=False)
@@ -480,7 +432,7 @@ class _Writer:
         word = flat((len(op.table), words), (at[-1], f"{found} / 32"))
         return self.local("int32_t", f"(int32_t)({table}[{word}] >> {found} % 32 & 1)")
 
-    def add(self, number: int, op: Add, at: At, channel: str) -> str:
+    def add(self, number: int, op: ops.Add, at: At, channel: str) -> str:
         parts, bounds = list[str](), list[int]()
         for which, (read, shift) in {"left": (op.a, op.left), "right": (op.b, op.right)}.items():
             value, most = self.program.values[read], int(shift.max())
@@ -491,7 +443,7 @@ class _Writer:
         kind = working(sum(bounds))
         return self.local(kind, " + ".join(f"(T){part}" for part in parts).replace("(T)", f"({kind})"))
 
-    def pool(self, number: int, op: Pool, x: Value, at: At) -> str:
+    def pool(self, number: int, op: ops.Pool, x: Value, at: At) -> str:
         *front, channel, row, column = at
         smallest = self.by(number, "smallest", op.smallest, channel)
         most, least = literal(x.high), literal(x.low)
@@ -530,7 +482,7 @@ class _Writer:
             self.depth -= 1
             self.line(end)
 
-    def count(self, number: int, op: Count, x: Value, at: At) -> str:
+    def count(self, number: int, op: ops.Count, x: Value, at: At) -> str:
         value = self.program.values[number]
         kind = working(value.low, value.high, x.low, x.high)
         total = self.local(kind, "0", const=False)
@@ -543,13 +495,13 @@ class _Writer:
 
     # sums of products
 
-    def linear(self, number: int, op: Linear, at: At) -> str:
+    def linear(self, number: int, op: ops.Linear, at: At) -> str:
         weight = op.weight[:, None, :]
         with self.total(number, op, weight, at[-1]) as total:
             self.products(number, op.x, weight, total, (at[-1], "0"), at[:-1], ())
         return total
 
-    def conv(self, number: int, op: Conv, at: At) -> str:
+    def conv(self, number: int, op: ops.Conv, at: At) -> str:
         *front, o, row, column = at
         high, wide = op.weight.shape[2:]
         weight = op.weight.transpose(0, 2, 3, 1).reshape(len(op.weight), high * wide, -1)
@@ -562,7 +514,7 @@ class _Writer:
         return total
 
     @contextmanager
-    def total(self, number: int, op: Conv | Linear, weight: Array, o: str) -> Iterator[str]:
+    def total(self, number: int, op: ops.Conv | ops.Linear, weight: Array, o: str) -> Iterator[str]:
         """A variable that begins with the bias and holds the sums in whatever order they are made."""
         x = self.program.values[op.x]
         most, buffer = max(abs(x.low), abs(x.high)), self.buffers.get(op.x)
@@ -640,14 +592,12 @@ class _Writer:
         match op:
             case _ if self.logic and number == self.logic.number:
                 self.counts(self.logic)
-            case View():
+            case ops.View():
                 shape = self.program.values[op.x].shape
                 with self.elements(shape) as at:
                     text = self.scalar(op.x, at)
                     place = self.local("int32_t", flat(shape, at))
                     self.store(number, unflat(value.shape, place), text)
-            case Neuron():
-                self.neuron(number, op, value)
             case _:
                 with self.elements(value.shape) as at:
                     self.store(number, at, self.computed(number, at))
@@ -677,54 +627,6 @@ class _Writer:
                 self.line(text)
             self.store(logic.number, (str(group),), "n")
 
-    def run64(self, calls: Sequence[str]) -> str:
-        """A function of 64 rows at once; none of what is no circuit. calls: what comes after the counts."""
-        to = self.buffers[self.logic.number] if self.logic else None
-        try:
-            planes = None if to is None or to.word else Circuit(self.program)
-        except IntegerError:  # tables of more than six inputs
-            planes = None
-        if planes is None or to is None:
-            return ""
-        _, inputs, chunks, tables, groups, size = planes.sizes
-        given = dict(zip(("first", "least", "read", "entries", "place"), planes.arrays, strict=True))
-        kinds = {of: stored(int(array.min()), int(array.max())) for of, array in given.items() if of != "entries"}
-        arrays = "".join(
-            f"static const {kinds.get(of, 'uint64_t')} {self.name}_{of}[{array.size}] = {{\n"
-            f"{numbers(array, '' if of in kinds else 'uint64_t')}}};\n"
-            for of, array in given.items()
-        )
-        sizes = {"tables": tables, "groups": groups, "size": size, "inputs": inputs, "planes": 64 * chunks}
-        return Template((Path(__file__).parent / "rows64.c").read_text()).substitute(
-            name=self.name, arrays=arrays, x_type=self.x_type, y_type=self.y_type, bits=size.bit_length(), to=to.text,
-            kind=to.kind, outputs=self.program.values[self.program.output].size, calls="\n".join(calls), **sizes,
-        )  # fmt: skip
-
-    def neuron(self, number: int, op: Neuron, value: Value) -> None:
-        x = self.program.values[op.x]
-        bound = op.membrane(x)
-        kind = working(bound + 1, 1 << op.scale, x.low, x.high)
-        thresholds = op.thresholds.clip(-bound, bound + 1)
-        with self.elements(value.shape[1:]) as at:
-            channel = at[0]
-            m, since = self.local(kind, "0", const=False), self.local("int32_t", "0", const=False)
-            given = (
-                ""
-                if op.timed(x)
-                else self.local(kind, self.signed(number, op.sign, channel, self.scalar(op.x, at), kind))
-            )
-            with self.loop(op.steps) as t:
-                one = given or self.signed(number, op.sign, channel, self.scalar(op.x, (t, *at)), kind)
-                if op.leak:
-                    leak = min(op.leak, 8 * width(kind) - 1)
-                    self.line(f"{m} -= {self.helper('floor_shift', kind)}({m}, {leak});")
-                self.line(f"{m} += {f'({one}) * (({kind})1 << {op.scale})' if op.scale else one};")
-                reached = self.constant(number, "threshold", thresholds)
-                spike = self.local("int32_t", f"{m} >= {reached}[{flat(thresholds.shape, (channel, since))}]")
-                self.line(f"{since}++;")
-                self.line(f"if ({spike}) {{ {m} = 0; {since} = 0; }}")
-                self.store(number, (t, *at), spike)
-
     # files
 
     def source(self) -> bytes:
@@ -748,15 +650,13 @@ class _Writer:
             f'{self.head("c")}#include <stddef.h>\n#include <stdint.h>\n\n#include "{self.name}.h"\n',
             f'const char {self.name}_program[] = "{self.program.digest}";\n'
             f'const char {self.name}_text[] = "text sha256: {OPEN}";\n',
-            *([KEEP] if self.logic else []),
+            *([filled("keep.c")] if self.logic else []),
             *self.constants,
             *([f"{memory}\n}} buffer;\n"] if members else []),
             *self.helpers.values(),
             *self.body,
             f"void {self.name}_run(const {self.x_type} *x, {self.y_type} *y)\n{{\n" + "\n".join(calls) + "\n}\n",
         ]
-        self.rows64 = self.run64(calls[1:])
-        parts.append(self.rows64)
         if self.choice:
             steps = f"    {self.y_type} y[{self.buffers[self.program.output].count}];\n    {self.name}_run(x, y);"
             parts.append(f"int {self.name}_class(const {self.x_type} *x)\n{{\n{steps}\n{self.choice}\n}}\n")
@@ -781,39 +681,13 @@ class _Writer:
         taken = [f"{upper}_{of}" for of in ("H", "INPUTS", "OUTPUTS", "CONSTANT_BYTES", "BUFFER_BYTES")]
         named = f"{found}\n" if (found := names(self.program, self.name, taken)) else ""
         class_ = f"\n/* the place of the predicted class */\nint {self.name}_class(const {self.x_type} *x);\n"
-        rows = (
-            f"\n/* 64 rows at once, one after another in x and y: in {self.name}.c where HTAF_RUN64 is defined */\n"
-            f"void {self.name}_run64(const {self.x_type} *x, {self.y_type} *y);\n"
-        )
-        text = f"""{self.head("h")}/* text sha256: {OPEN} */
-#ifndef {upper}_H
-#define {upper}_H
-
-#include <stdint.h>
-
-#define {upper}_INPUTS {self.program.values[0].size}
-#define {upper}_OUTPUTS {end.size}
-#define {upper}_CONSTANT_BYTES {self.flash}
-#define {upper}_BUFFER_BYTES {self.ram}
-
-{named}#ifdef __cplusplus
-extern "C" {{
-#endif
-
-extern const char {self.name}_program[]; /* SHA-256 of the program */
-extern const char {self.name}_text[]; /* and of the text of {self.name}.c, with zeros in its place */
-
-/* One row. x: {what} {list(given.shape)}.
-   y: outputs times 2^{-exponent} * {divisor}{greatest}.{" Not reentrant: static buffers." * (self.ram > 0)}
-{means}*/
-void {self.name}_run(const {self.x_type} *x, {self.y_type} *y);
-{class_ * bool(self.choice)}{rows * bool(self.rows64)}
-#ifdef __cplusplus
-}}
-#endif
-
-#endif
-"""
+        text = filled(
+            "network.h", head=self.head("h"), open=OPEN, upper=upper, inputs=self.program.values[0].size,
+            outputs=end.size, flash=self.flash, ram=self.ram, named=named, name=self.name, what=what,
+            shape=list(given.shape), exponent=-exponent, divisor=divisor, greatest=greatest,
+            reentrant=" Not reentrant: static buffers." * (self.ram > 0), means=means, x_type=self.x_type,
+            y_type=self.y_type, class_=class_ * bool(self.choice),
+        )  # fmt: skip
         return sealed(text.encode())
 
 
@@ -853,43 +727,5 @@ def _test(name: str, arrays: Sequence[tuple[str, str, Array]]) -> bytes:
         + "};\n"
         for (of, kind, array), size in zip(arrays, ("INPUTS", "OUTPUTS"), strict=True)
     ]
-    text = f"""/* Rows with the outputs that the program gives for them; what differs is counted.
-   text sha256: {OPEN} */
-#include <stdio.h>
-
-#include "{name}.h"
-
-#define ROWS {rows}
-
-{"".join(texts)}
-int main(void)
-{{
-    static {arrays[1][1]} y[{upper}_OUTPUTS];
-    long differ = 0;
-    for (long row = 0; row < ROWS; row++) {{
-        {name}_run(x[row], y);
-        for (long i = 0; i < {upper}_OUTPUTS; i++) differ += y[i] != wanted[row][i];
-    }}
-    printf("%ld of %ld outputs differ; constants %ld bytes, buffers %ld bytes\\n", differ, (long)ROWS * {upper}_OUTPUTS,
-           (long){upper}_CONSTANT_BYTES, (long){upper}_BUFFER_BYTES);
-    return differ != 0;
-}}
-"""
+    text = filled("test.c", open=OPEN, name=name, rows=rows, arrays="".join(texts), upper=upper, y_type=arrays[1][1])
     return sealed(text.encode())
-
-
-def _makefile(name: str) -> str:
-    return f"""CC ?= cc
-CFLAGS ?= -O2
-FLAGS := -std=c99 -pedantic -Wall -Wextra -Werror
-
-.PHONY: check clean
-check: {name}_test
-\t./{name}_test
-
-{name}_test: {TEST} {name}.c {name}.h
-\t$(CC) $(FLAGS) $(CFLAGS) -I. -o $@ {TEST} {name}.c
-
-clean:
-\trm -f {name}_test
-"""

@@ -18,7 +18,7 @@ from jaxtyping import Int64, Integer
 from htaf._ground.errors import first_line
 from htaf._ground.files import parse_json, regular
 from htaf.program.integer.c import numbers, width
-from htaf.program.integer.exports import classes, is_whole
+from htaf.program.integer.exports import classes, filled, is_whole
 from htaf.program.integer.ops import Array, IntegerError
 from htaf.program.integer.verilog import hexadecimal
 
@@ -37,13 +37,11 @@ TIMEOUT = 600  # seconds, of a compiler or a program
 
 @dataclass(frozen=True)
 class Target:
-    """How C is compiled and run. rows: the most bytes of rows that are compiled into one program. at_once: the rows of
-    a call, 64 by `run64` of a logic network."""
+    """How C is compiled and run. rows: the most bytes of rows that are compiled into one program."""
 
     compiler: tuple[str, ...]
     emulator: tuple[str, ...] = ()
     rows: int = 2**22
-    at_once: int = 1
 
     @property
     def tools(self) -> tuple[str, ...]:
@@ -62,7 +60,6 @@ def _cortex(cpu: str, board: str, flash: int, ram: int, rows: int) -> Target:
 _RISCV = {"flash": 0x80000000, "flash_size": 0x400000, "ram": 0x80400000, "ram_size": 0x400000, "stack_size": 0x4000}
 TARGETS = {
     "host": Target(("gcc",)),
-    "host-64": Target(("gcc", "-DHTAF_RUN64"), at_once=64),
     "clang": Target(("clang",)),
     "cortex-m0": _cortex("cortex-m0", "microbit", 2**18, 2**14, 2**16),
     "cortex-m3": _cortex("cortex-m3", "mps2-an385", 2**22, 2**22, 2**20),
@@ -90,7 +87,6 @@ class Export(NamedTuple):
     x_type: str
     outputs: int
     y_type: str
-    at_once: int
 
 
 def missing(target: str) -> dict[str, str]:
@@ -112,11 +108,10 @@ def run_c(folder: str | Path, x: Integer[Array, "rows ..."], *, target: str = "h
 
     Args:
         x: integers as the program takes them, [rows, *input.shape].
-        target: host (gcc), host-64 (64 rows at once), clang; and emulated by QEMU cortex-m0, cortex-m3, cortex-m4, or
-            riscv32 (rv32imac).
+        target: host (gcc), clang; and emulated by QEMU cortex-m0, cortex-m3, cortex-m4, or riscv32 (rv32imac).
     Raises:
-        IntegerError: a tool is missing; the folder holds no such export, or none of 64 rows at once; rows of another
-            size or range; the program does not compile, does not fit the processor, or ends with an error.
+        IntegerError: a tool is missing; the folder holds no such export; rows of another size or
+            range; the program does not compile, does not fit the processor, or ends with an error.
     """
     export = exported(folder)
     given, size = np.asarray(x), width(export.x_type)
@@ -126,15 +121,13 @@ def run_c(folder: str | Path, x: Integer[Array, "rows ..."], *, target: str = "h
         raise IntegerError(f"expected integers [rows, {export.inputs}], got {given.dtype} {list(given.shape)}")
     if given.size and not (ends[0] <= int(given.min()) and int(given.max()) <= ends[1]):
         raise IntegerError(f"expected inputs in {list(ends)}, got some in [{int(given.min())}, {int(given.max())}]")
-    if (call := TARGETS[target].at_once if not missing(target) else 1) > export.at_once:
-        raise IntegerError(f"{target}: expected C of a logic network, which has {export.name}_run{call}, got {folder}")
     at_once = max(1, TARGETS[target].rows // (size * export.inputs)) if not missing(target) else 1
     found = list[int]()
     with tempfile.TemporaryDirectory() as scratch:
         for start in range(0, len(given), at_once):
             rows = given[start : start + at_once]
             source = Path(scratch) / "rows.c"
-            source.write_text(_printing(export, rows, call))
+            source.write_text(_printing(export, rows))
             text = run_program(folder, source, target=target)
             words = re.findall(r"\b[0-9a-f]{16}\b", text)
             if len(words) != len(rows) * export.outputs:
@@ -150,8 +143,7 @@ def exported(folder: str | Path) -> Export:
         declared = re.search(r"^void (\w+)_run\(const (\w+) \*x, (\w+) \*y\);", text, re.MULTILINE)
         sizes = re.findall(r"^#define \w+_(?:INPUTS|OUTPUTS) (\d+)$", text, re.MULTILINE)
         if declared and len(sizes) == 2 and header.stem == declared[1]:
-            at_once = 64 if f"void {declared[1]}_run64(" in text else 1
-            return Export(declared[1], int(sizes[0]), declared[2], int(sizes[1]), declared[3], at_once)
+            return Export(declared[1], int(sizes[0]), declared[2], int(sizes[1]), declared[3])
     raise IntegerError(f"expected a folder with an export to C, got {folder}")
 
 
@@ -177,11 +169,12 @@ def run_program(folder: str | Path, source: str | Path, *, target: str = "host",
         return _run([*emulator, str(program)], f"{target}: the export ended with an error")
 
 
-def _run(command: Sequence[str], wrong: str) -> str:
+def _run(command: Sequence[str], wrong: str, folder: Path | None = None) -> str:
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=TIMEOUT
-        )
+            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            timeout=TIMEOUT,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise IntegerError(f"{wrong}: no end after {TIMEOUT} seconds") from None
     if done.returncode:
@@ -194,31 +187,10 @@ def _run(command: Sequence[str], wrong: str) -> str:
     return done.stdout + done.stderr
 
 
-def _printing(export: Export, rows: Array, at_once: int) -> str:
-    """A program that prints the outputs of rows, 16 hexadecimal digits each. at_once: rows of a call."""
+def _printing(export: Export, rows: Array) -> str:
+    """A program that prints the outputs of rows, 16 hexadecimal digits each."""
     texts = "".join(f"    {{\n{numbers(row)}    }},\n" for row in rows.reshape(len(rows), -1))
-    run = f"{export.name}_run{at_once if at_once > 1 else ''}"
-    return f"""#include <stdio.h>
-
-#include "{export.name}.h"
-
-static const {export.x_type} x[{-(-len(rows) // at_once) * at_once}][{export.inputs}] = {{
-{texts}}};
-
-int main(void)
-{{
-    static {export.y_type} y[{at_once * export.outputs}];
-    for (long row = 0; row < {len(rows)}; row++) {{
-        const long place = row % {at_once};
-        if (place == 0) {run}(x[row], y);
-        for (long i = 0; i < {export.outputs}; i++) {{
-            const uint64_t word = (uint64_t)(int64_t)y[place * {export.outputs} + i];
-            printf("%08lx%08lx\\n", (unsigned long)(word >> 32), (unsigned long)(word & 0xffffffffu));
-        }}
-    }}
-    return 0;
-}}
-"""
+    return filled("printing.c", **export._asdict(), texts=texts, rows=len(rows))
 
 
 # ---- Verilog in a simulator ----
@@ -249,8 +221,9 @@ def run_verilog(folder: str | Path, x: Integer[Array, "rows ..."]) -> Int64[Arra
         (here / "inputs.hex").write_text(rows)
         (here / "outputs.hex").write_text("0\n" * len(x))
         top, sources = f"{name}_tb", [f"{name}_tb.v", f"{name}.v"]
-        _call(here, "iverilog", "-g2001", f"-P{top}.ROWS={len(x)}", "-s", top, "-o", "sim", *sources)
-        _call(here, "vvp", "-n", "sim")
+        words = ["iverilog", "-g2001", f"-P{top}.ROWS={len(x)}", "-s", top, "-o", "sim", *sources]
+        _run(words, "iverilog: the module does not compile", here)
+        _run(["vvp", "-n", "sim"], "vvp: the simulation ended with an error", here)
         label = held["label"] if held["label"]["width"] else None
         return _numbers((here / "results.hex").read_text(), held["output"], len(x), label)
 
@@ -270,13 +243,6 @@ def written(folder: Path) -> dict[str, Any]:
     if edited:
         raise IntegerError(f"{folder}: expected {edited[0]} as it was written, got one that was changed")
     return held
-
-
-def _call(folder: Path, *command: str) -> None:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines() or ["nothing"]
-        raise IntegerError(f"{command[0]} ends with {done.returncode}: {said[0]}")
 
 
 def _numbers(text: str, held: dict[str, Any], rows: int, label: dict[str, Any] | None) -> Array:

@@ -6,35 +6,14 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
+from string import Template
 from typing import Any
 
 import numpy as np
 
 from htaf.program.integer.program import Array, IntegerProgram
 
-_VALUES = """\
-How raw values become x, one line an input. v is the value of "column" in a row. It is missing where it is empty or one
-of {blanks} in any case, of numbers also none."""
-_DATES = """\
-    Dates are in UTC where a zone is known. weekday: Monday is 0; hour, and elapsed days since "first": with fractions
-"""
-_TEXTS = """\
-Texts are compared without blanks at their ends and without case, single letters other than y, n, t and f with it."""
-_RULES = f"""{{values}} fixed(t) is t rounded to float32, times 2^{{exponent}}, rounded half to even, clamped to
-{{low}}..{{high}}. v * scale + offset and the like are float64.
-  number: fixed(v * scale + offset), v without its "unit"; "fill" in place of a missing v and of one of "codes"
-  code: fixed(1) where v is "code", else 0; missing: fixed(1) where v is missing, else 0
-  date: fixed((p - low) / (high - low)), p: the "part" of v, or of "fill" where v is missing
-{_DATES}  category: fixed(1) where v is that text, "" for a missing one, else 0
-  other: fixed(1) where v is none of "texts", else 0
-  encoded: the number of the text in "values", of others "otherwise"
-{_TEXTS}
-low and high of a number or a date are those of the training rows; values outside them are allowed."""
-_RAW_RULES = f"""{{values}}
-  fixed: v * 10^decimals, rounded half to even, v without its "unit"; "missing" in place of a missing v. Numbers beyond
-    {{least}}..{{most}} count as the nearer end. With a "part" v is that part of the date
-{_DATES}  index: the place of the text in "texts", "" for a missing one; that behind them for all other texts
-{_TEXTS}"""
 _MEANS = {
     "regression": 'prediction = y[0] * {unit} * "std" + "mean"',
     "classification": 'y[i] belongs to class i; the class is that of the first greatest y, or, with a "threshold", '
@@ -53,9 +32,8 @@ def lines(program: IntegerProgram) -> list[str]:
 
         blanks = ", ".join(sorted(BLANKS - {""}))
         ends = {"low": given.low, "high": given.high, "least": given.low + (given.low < 0)}
-        rules = (_RAW_RULES if is_raw(columns) else _RULES).format(
-            values=_VALUES.format(blanks=blanks), exponent=given.exponent, most=given.high - (given.low >= 0), **ends
-        )
+        said = {"blanks": blanks, "exponent": given.exponent, "most": given.high - (given.low >= 0), **ends}
+        rules = filled("raw.txt" if is_raw(columns) else "prepared.txt", **said)
         found += [*rules.splitlines(), *map(_json, columns)]
     if target := about.get("target"):
         exponent, divisor = program.unit
@@ -80,6 +58,11 @@ def least_difference(program: IntegerProgram) -> int | None:
 def classes(y: Array, least: int | None) -> Array:
     """The class of each row's outputs: the first greatest one, or of two by their least difference."""
     return y.argmax(1) if least is None else (y[:, 1] - y[:, 0] >= least).astype(np.int64)
+
+
+def filled(file: str, **given: object) -> str:
+    """A text of the folder `templates`, with what is given in place of its ${names}."""
+    return Template((Path(__file__).parent / "templates" / file).read_text()).substitute(given)
 
 
 def is_raw(columns: Sequence[dict[str, Any]]) -> bool:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
 
 from htaf._ground.errors import first_line
-from htaf._ground.files import check_output, parse_json, read_seal, regular, sealed_tensors, write_atomic
+from htaf._ground.files import parse_json, read_seal, regular
 from htaf.program.integer.ops import OPS, IntegerError, Op, arrays
 from htaf.program.integer.program import Input, IntegerProgram
+from htaf.program.packed.files import read_file, write_file
 
 FORMAT, VERSION = "htaf-integer", "2"
 
@@ -26,17 +24,9 @@ def save(program: IntegerProgram, path: str | Path) -> None:
     Raises:
         IntegerError: the file cannot be written. HtafError: the path is that of a folder, or of a file of a run.
     """
-    path = Path(path)
-    check_output(path, flag="path")
     kept = {f"{i}.{name}": _smallest(array) for i, op in enumerate(program.ops) for name, array in arrays(op).items()}
     text = json.dumps(program.described(), allow_nan=False)
-    data = sealed_tensors(kept, {"format": FORMAT, "version": VERSION, "graph": text})
-    if not path.parent.is_dir():
-        raise IntegerError(f"{path} cannot be written: expected the folder {path.parent}, got none")
-    try:
-        write_atomic(path, data)
-    except OSError as error:
-        raise IntegerError(f"{path} cannot be written: {error.strerror or error}") from None
+    write_file(Path(path), kept, {"format": FORMAT, "version": VERSION, "graph": text}, IntegerError)
 
 
 def is_program(path: Path) -> bool:
@@ -54,17 +44,7 @@ def load(path: str | Path) -> IntegerProgram:
     Raises:
         IntegerError: no file of `save`, one that was changed, or one whose operations do not fit each other.
     """
-    try:
-        data = regular(Path(path)).read_bytes()
-        metadata, whole = read_seal(io.BytesIO(data))
-        tensors = safetensors.torch.load(data)
-    except (OSError, ValueError, SafetensorError) as error:
-        raise IntegerError(f"{path} cannot be read as an integer program: {first_line(error)}") from None
-    if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
-        found = f"{metadata.get('format')} {metadata.get('version')}"
-        raise IntegerError(f"{path}: expected the format {FORMAT} {VERSION}, got {found}; export it again")
-    if not whole:
-        raise IntegerError(f"{path}: expected a file as it was written, got one that was changed; export it again")
+    metadata, tensors = read_file(Path(path), FORMAT, VERSION, IntegerError)
     try:
         return _program(parse_json(metadata["graph"]), {name: t.numpy() for name, t in tensors.items()})
     except (KeyError, TypeError, ValueError, AttributeError) as error:

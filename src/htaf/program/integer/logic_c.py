@@ -11,8 +11,6 @@ the table's. The sixth input chooses one of two words:
     n += w & 1;
 
 A threshold is compared where a table reads it: a compare costs no more than the load of a bit.
-
-rows64.c is the same for 64 rows at once, of the arrays that csrc/logic.hpp takes: a word has a bit of every row.
 """
 
 from __future__ import annotations
@@ -33,14 +31,6 @@ from htaf.program.integer.program import IntegerProgram
 MOST = 1024  # tables that are written out: 50 to 90 bytes each. More are loops over arrays
 OFTEN = 5  # columns that are named
 WORD = 5  # inputs of a table that is one word
-KEEP = """\
-/* A branch around one instruction: without it GCC makes eight of a choice between two constants. */
-#if defined(__GNUC__)
-#define KEEP(w) __asm__("" : "+r"(w))
-#else
-#define KEEP(w) ((void)0)
-#endif
-"""
 
 
 @dataclass(frozen=True)

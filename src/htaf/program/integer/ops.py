@@ -1,8 +1,8 @@
 """The operations of an integer program: what each takes, gives and computes.
 
 Each is defined by its `run`, which is written to be read, not to be fast; every other form (packed, C, Verilog, ONNX)
-is compared with it. Shapes are those of one row. The channels of images [C, H, W] and [T, C, H, W] are the third axis
-from the end; those of rows [F] and [T, F] are the last one. T are the time steps of a spiking network.
+is compared with it. Shapes are those of one row. The channels of images [C, H, W] are the third axis from the
+end; those of rows [F], or of several [M, F], are the last one.
 """
 
 from __future__ import annotations
@@ -383,62 +383,6 @@ class LUT(Op):
 
 
 @dataclass(frozen=True)
-class Neuron(Op):
-    """An integrate-and-fire neuron, leaky where leak > 0; its spikes are bits [T, ...], T = steps.
-
-    The membrane M of a neuron and the number k of steps since its last reset begin with 0. At each step
-
-        M <- M - (M >> leak) + (sign[c] x[t] << scale)   (without M >> leak where leak is 0),   k <- k + 1
-        spike = M >= thresholds[c, k - 1],  and then M = k = 0.
-
-    A constant input (a bias, the shift of a norm) is thus in the thresholds: [C, T]. An x without time comes at every
-    step. scale must be such that the shifts lose nothing: leak * steps.
-    """
-
-    x: int
-    steps: int
-    thresholds: np.ndarray
-    sign: np.ndarray
-    leak: int
-    scale: int
-
-    def timed(self, x: Value) -> bool:
-        """Whether x has a number for each step."""
-        return len(x.shape) in (2, 4)
-
-    def membrane(self, x: Value) -> int:
-        """The greatest magnitude of M."""
-        return self.steps * max(abs(x.low), abs(x.high)) << self.scale
-
-    def value(self, *given: Value) -> Value:
-        (x,) = given
-        self.expect(self.steps >= 1 and (not self.timed(x) or x.shape[0] == self.steps), f"{self.steps} steps", x.shape)
-        self.expect_channels(x, thresholds=self.thresholds, sign=self.sign)
-        fits = self.thresholds.shape[1:] == (self.steps,)
-        self.expect(fits, f"{self.steps} thresholds a channel", self.thresholds.shape)
-        self.expect(bool((np.abs(self.sign) == 1).all()), "signs 1 or -1", self.sign.tolist()[:8])
-        self.expect(0 <= self.leak <= 62 and 0 <= self.scale <= 62, "leak and scale in 0 to 62", self.leak)
-        self.expect(self.membrane(x) <= WIDEST, "membranes that an int64 holds", self.membrane(x))
-        return Value((self.steps, *(x.shape[1:] if self.timed(x) else x.shape)), 0, 1)
-
-    def run(self, *given: Array) -> Array:
-        (x,) = given
-        every = x.swapaxes(0, 1) if x.ndim in (3, 5) else [x] * self.steps
-        shape = every[0].shape[1:]
-        membrane, since = np.zeros_like(every[0]), np.zeros_like(every[0])
-        channel = by_channel(np.arange(len(self.sign)), shape)
-        found = list[Array]()
-        for now in every:
-            if self.leak:
-                membrane = membrane - (membrane >> self.leak)
-            membrane = membrane + ((now * by_channel(self.sign, shape)) << self.scale)
-            spike = (membrane >= self.thresholds[channel, since]).astype(np.int64)
-            membrane, since = membrane * (1 - spike), (since + 1) * (1 - spike)
-            found.append(spike)
-        return np.stack(found, 1)
-
-
-@dataclass(frozen=True)
 class Count(Op):
     """Sums over axes, from the end: -1 and -2 are the pixels of an image. A mean is a count whose divisor is in the
     unit of the outputs."""
@@ -477,7 +421,7 @@ class View(Op):
 
 
 OPS: dict[str, type[Op]] = {
-    one.__name__: one for one in (Lookup, Take, Shift, Conv, Linear, Steps, Pool, Add, LUT, Neuron, Count, View)
+    one.__name__: one for one in (Lookup, Take, Shift, Conv, Linear, Steps, Pool, Add, LUT, Count, View)
 }
 
 

@@ -14,20 +14,8 @@ import numpy as np
 from jaxtyping import Float64, Int64, Integer, Num
 from numpy.typing import ArrayLike
 
-from htaf.program.integer.ops import (
-    LUT,
-    WIDEST,
-    Array,
-    IntegerError,
-    Op,
-    Pool,
-    Steps,
-    Take,
-    Value,
-    arrays,
-    channel_axis,
-    plain,
-)
+from htaf.program.integer import ops
+from htaf.program.integer.ops import WIDEST, Array, IntegerError, Op, Value
 
 KINDS = ("pixels", "columns")
 
@@ -164,8 +152,8 @@ class IntegerProgram:
         """The program without its arrays, as JSON values."""
         about = {"kind": self.input.kind, "shape": list(self.input.shape), "low": self.input.low}
         about |= {"high": self.input.high, "exponent": self.input.exponent}
-        ops = [{"op": type(op).__name__, **plain(op), "arrays": sorted(arrays(op))} for op in self.ops]
-        return {"input": about, "ops": ops, "output": self.output, "unit": list(self.unit), "about": dict(self.about)}
+        made = [{"op": type(op).__name__, **ops.plain(op), "arrays": sorted(ops.arrays(op))} for op in self.ops]
+        return {"input": about, "ops": made, "output": self.output, "unit": list(self.unit), "about": dict(self.about)}
 
     @cached_property
     def digest(self) -> str:
@@ -174,7 +162,7 @@ class IntegerProgram:
         said["about"].pop(PACKED, None)  # what a run's metrics and labels are changes no number
         found = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
         for op in self.ops:
-            for name, array in sorted(arrays(op).items()):
+            for name, array in sorted(ops.arrays(op).items()):
                 found.update(f"{name} {array.shape}".encode())
                 found.update(array.astype("<i8").tobytes())
         return found.hexdigest()
@@ -196,23 +184,23 @@ def needed(program: IntegerProgram) -> IntegerProgram:
             wanted.update(program.ops[number - 1].reads)
     kept = [0, *sorted(wanted - {0})]
     places = {number: place for place, number in enumerate(kept)}
-    ops = list[Op]()
+    made = list[Op]()
     for op in (program.ops[number - 1] for number in kept[1:]):
-        ops.append(replace(op, **{name: places[getattr(op, name)] for name in op.READS}))
-    return replace(program, ops=tuple(ops), output=places[program.output])
+        made.append(replace(op, **{name: places[getattr(op, name)] for name in op.READS}))
+    return replace(program, ops=tuple(made), output=places[program.output])
 
 
 def simplify(program: IntegerProgram) -> IntegerProgram:
     """What the output needs, with poolings behind steps: a pooling whose only reader is a step pools the step's bits,
     the least where the step falls. Truth tables are reduced, see `fewer_bits`."""
     program = needed(program)
-    ops, readers = [*program.ops], Counter([program.output, *(read for op in program.ops for read in op.reads)])
+    made, readers = [*program.ops], Counter([program.output, *(read for op in program.ops for read in op.reads)])
     for number, op, _ in reversed([*program]):  # of several poolings the last first
-        after = ops[number] if number < len(ops) else None
-        if isinstance(op, Pool) and isinstance(after, Steps) and after.x == number and readers[number] == 1:
-            ops[number - 1] = replace(after, x=op.x)
-            ops[number] = replace(op, x=number, smallest=op.smallest ^ (after.sign < 0))
-    return fewer_bits(replace(program, ops=tuple(ops)))
+        after = made[number] if number < len(made) else None
+        if isinstance(op, ops.Pool) and isinstance(after, ops.Steps) and after.x == number and readers[number] == 1:
+            made[number - 1] = replace(after, x=op.x)
+            made[number] = replace(op, x=number, smallest=op.smallest ^ (after.sign < 0))
+    return fewer_bits(replace(program, ops=tuple(made)))
 
 
 def fewer_bits(program: IntegerProgram) -> IntegerProgram:
@@ -221,21 +209,21 @@ def fewer_bits(program: IntegerProgram) -> IntegerProgram:
     Of equal bits the tables read the first. A bit that only tables can read and none does is left out. The output needs
     all operations.
     """
-    ops, known = [*program.ops], dict[int, Array]()
+    made, known = [*program.ops], dict[int, Array]()
     for number, op, value in program:
-        if isinstance(op, LUT):
-            ops[number - 1] = op = _reduced(op, known.get(op.x, np.arange(program.values[op.x].channels)))
+        if isinstance(op, ops.LUT):
+            made[number - 1] = op = _reduced(op, known.get(op.x, np.arange(program.values[op.x].channels)))
             constant = np.where((op.table == op.table[:, :1]).all(1), -1 - op.table[:, 0], 0)
             known[number] = _firsts(np.column_stack([op.index, op.table]), constant)
-        elif isinstance(op, Steps) and (value.low, value.high) == (0, 1) and channel_axis(value.shape) == -1:
-            before, given = ops[op.x - 1] if op.x else None, program.values[op.x]
-            column = before.index if isinstance(before, Take) else np.arange(given.channels)
+        elif isinstance(op, ops.Steps) and (value.low, value.high) == (0, 1) and ops.channel_axis(value.shape) == -1:
+            before, given = made[op.x - 1] if op.x else None, program.values[op.x]
+            column = before.index if isinstance(before, ops.Take) else np.arange(given.channels)
             (threshold,), low = op.thresholds.T, np.where(op.sign > 0, given.low, -given.high)
             constant = np.where(threshold <= low, -2, np.where(threshold > low + given.high - given.low, -1, 0))
             known[number] = _firsts(np.column_stack([column, threshold, op.sign]), constant)
     for number in sorted(known, reverse=True):
-        _keep_what_is_read(ops, number)
-    return replace(program, ops=tuple(_narrowed(op) if isinstance(op, LUT) else op for op in ops))
+        _keep_what_is_read(made, number)
+    return replace(program, ops=tuple(_narrowed(op) if isinstance(op, ops.LUT) else op for op in made))
 
 
 def _firsts(rows: Array, constant: Array) -> Array:
@@ -244,7 +232,7 @@ def _firsts(rows: Array, constant: Array) -> Array:
     return np.where(constant < 0, constant, first[of.reshape(-1)])
 
 
-def _reduced(op: LUT, known: Array) -> LUT:
+def _reduced(op: ops.LUT, known: Array) -> ops.LUT:
     """Tables whose inputs are sorted. Behind those on which a table depends it repeats the first, or bit 0."""
     place = np.arange(op.index.shape[1])
     address, read = np.arange(2 ** len(place)), known[op.index]
@@ -260,26 +248,26 @@ def _reduced(op: LUT, known: Array) -> LUT:
     return replace(op, index=index, table=table)
 
 
-def _narrowed(op: LUT) -> LUT:
+def _narrowed(op: ops.LUT) -> ops.LUT:
     """Without inputs that every table repeats."""
     inputs = 1 + int((op.index[:, 1:] != op.index[:, :1]).any(0).sum())
     return replace(op, index=op.index[:, :inputs], table=op.table[:, : 2**inputs])
 
 
-def _keep_what_is_read(ops: list[Op], number: int) -> None:
+def _keep_what_is_read(made: list[Op], number: int) -> None:
     """Take away the bits of a value that only tables read, but for those that they do; and what made them."""
-    op, readers = ops[number - 1], [place for place, one in enumerate(ops) if number in one.reads]
-    tables = [(place, one) for place in readers if isinstance(one := ops[place], LUT)]
+    op, readers = made[number - 1], [place for place, one in enumerate(made) if number in one.reads]
+    tables = [(place, one) for place in readers if isinstance(one := made[place], ops.LUT)]
     if not readers or len(tables) < len(readers):
         return
     used = np.unique(np.concatenate([one.index.reshape(-1) for _, one in tables]))
-    if isinstance(op, LUT):
-        ops[number - 1] = replace(op, index=op.index[used], table=op.table[used])
-    elif isinstance(op, Steps):
-        before = ops[op.x - 1] if op.x else None
-        if not isinstance(before, Take) or sum(op.x in one.reads for one in ops) > 1:
+    if isinstance(op, ops.LUT):
+        made[number - 1] = replace(op, index=op.index[used], table=op.table[used])
+    elif isinstance(op, ops.Steps):
+        before = made[op.x - 1] if op.x else None
+        if not isinstance(before, ops.Take) or sum(op.x in one.reads for one in made) > 1:
             return
-        ops[op.x - 1] = replace(before, index=before.index[used])
-        ops[number - 1] = replace(op, thresholds=op.thresholds[used], sign=op.sign[used])
+        made[op.x - 1] = replace(before, index=before.index[used])
+        made[number - 1] = replace(op, thresholds=op.thresholds[used], sign=op.sign[used])
     for place, one in tables:
-        ops[place] = replace(one, index=np.searchsorted(used, one.index))
+        made[place] = replace(one, index=np.searchsorted(used, one.index))

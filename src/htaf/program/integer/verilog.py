@@ -18,7 +18,7 @@ import numpy as np
 from htaf._ground.errors import option
 from htaf._ground.files import check_output_folder, to_json, write_atomic
 from htaf.program.integer import ops
-from htaf.program.integer.exports import OPEN, classes, least_difference, sealed, vectors
+from htaf.program.integer.exports import OPEN, classes, filled, least_difference, sealed, vectors
 from htaf.program.integer.exports import lines as meaning
 from htaf.program.integer.ops import Array, IntegerError, Op, Value, channel_axis
 from htaf.program.integer.program import IntegerProgram
@@ -26,17 +26,6 @@ from htaf.program.integer.program import IntegerProgram
 MOST = 100_000  # LUTs of six inputs: about those of an FPGA of middle size
 BITS = ("1'b0", "1'b1")
 ROWS = 64  # of the vectors that are written beside the network
-_WORDS = """
-always and assign automatic begin buf bufif0 bufif1 case casex casez cell cmos config deassign
-default defparam design disable edge else end endcase endconfig endfunction endgenerate endmodule endprimitive
-endspecify endtable endtask event for force forever fork function generate genvar highz0 highz1 if ifnone incdir
-include initial inout input instance integer join large liblist library localparam macromodule medium module nand
-negedge nmos nor noshowcancelled not notif0 notif1 or output parameter pmos posedge primitive pull0 pull1 pulldown
-pullup pulsestyle_onevent pulsestyle_ondetect rcmos real realtime reg release repeat rnmos rpmos rtran rtranif0
-rtranif1 scalared showcancelled signed small specify specparam strong0 strong1 supply0 supply1 table task time tran
-tranif0 tranif1 tri tri0 tri1 triand trior trireg unsigned use vectored wait wand weak0 weak1 while wire wor xnor
-xor"""
-RESERVED = frozenset(_WORDS.split())
 
 
 def to_verilog(
@@ -67,13 +56,18 @@ def to_verilog(
     Returns:
         How many LUTs of six inputs the module takes, by a rough estimate without a synthesis.
     Raises:
-        IntegerError: the name is no identifier of Verilog's, the estimate is more than `most`, or a neuron spikes.
+        IntegerError: the name is no identifier of Verilog's, the estimate is more than `most`, or
+            an image is convolved or pooled.
         HtafError: the folder cannot be written to.
     """
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name in RESERVED:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name in filled("reserved.txt").split():
         raise IntegerError(f"expected a name of letters, digits and _ that Verilog does not reserve, got {name!r}")
     for op in program.ops:
-        op.expect(type(op) in WRITTEN, "no spiking neurons, as each step would be gates: write C", type(op).__name__)
+        op.expect(
+            type(op) in WRITTEN,
+            "tables, steps, sums of rows and counts, as all pixels would be gates at once: write C",
+            type(op).__name__,
+        )
     total = estimated(program, most)
     check_output_folder(Path(folder), (), flag="folder")
     module = Module(pipelined)
@@ -86,7 +80,10 @@ def to_verilog(
     held["label"] = {"width": sum(wire.width for wire in label), "least": least}
     x, wanted = vectors(program, rows)
     files = {f"{name}.v": sealed(text.encode())}
-    files |= {f"{name}_tb.v": sealed(_testbench(name, held, len(x)).encode())}
+    x_bits, y_bits = (math.prod(held[which]["shape"]) * held[which]["width"] for which in ("input", "output"))
+    taken = f".y(y[{y_bits - 1}:0])" + (f", .label(y[{len(label) + y_bits - 1}:{y_bits}])" if len(label) else "")
+    sizes = {"rows": len(x), "x": x_bits - 1, "y": held["label"]["width"] + y_bits - 1, "latency": module.stages}
+    files |= {f"{name}_tb.v": sealed(filled("testbench.v", name=name, open=OPEN, outputs=taken, **sizes).encode())}
     files |= {f"{name}.json": to_json(held), "inputs.hex": hexadecimal(x, held["input"]["width"])}
     files["outputs.hex"] = hexadecimal(wanted, held["output"]["width"], classes(wanted, least) if len(label) else None)
     Path(folder).mkdir(parents=True, exist_ok=True)
@@ -125,7 +122,7 @@ def luts(op: Op, given: Value, made: Value) -> int:
         return int(varies.sum()) * max(1, op.table.shape[1] // 64) * (made.size // len(op.index))
     if isinstance(op, ops.Count):
         return given.size * width
-    if not isinstance(op, ops.Conv | ops.Linear):
+    if not isinstance(op, ops.Linear):
         return 0
     total, bit = 0, (width, signed) == (1, False)
     for weight, count in zip(*np.unique(np.abs(op.weight), return_counts=True), strict=True):
@@ -340,87 +337,23 @@ def _compared_alone(program: IntegerProgram) -> bool:
 
 
 def _text(module: Module, program: IntegerProgram, name: str, given: Array, y: Array, label: Array) -> str:
-    last, first = _format(program.values[program.output]), _format(program.values[0])
-    y_width, depth = last["width"] * y.size, module.stages
-    lines = [
-        f"// {name}: made by htaf of the integer program {program.digest}",
-        f"// text sha256: {OPEN}",
-        f"// x: {given.size} numbers of {first['width']} bits in {first['low']} to {first['high']}, the first lowest",
-        f"// y: {y.size} numbers of {last['width']} bits, {'signed' if last['signed'] else 'unsigned'}; one times "
-        f"2 ** {program.unit[0]} / {program.unit[1]} is an output of the network",
-        *(f"// {line}" for line in meaning(program)),
-        *(["// label: the place of the class: of the first greatest y, or by the threshold"] if len(label) else []),
-        f"// latency: {depth} clocks, a row every clock",
-        f"module {name} (clk, rst, in_valid, x, out_valid, y{', label' if len(label) else ''});",
-        "  input clk, rst, in_valid;",
-        "  output out_valid;",
-        f"  input [{given.size * first['width'] - 1}:0] x;",
-        f"  output [{y_width - 1}:0] y;",
-        *([f"  output [{len(label) - 1}:0] label;"] if len(label) else []),
-        *module.functions,
-        *module.lines,
-        "",
-    ]
+    last, first, depth = _format(program.values[program.output]), _format(program.values[0]), module.stages
+    said = [f"// {line}\n" for line in meaning(program)]
+    said += ["// label: the place of the class: of the first greatest y, or by the threshold\n"] * bool(len(label))
     # an output that only moves numbers may be of narrower ones than its own range says
-    wide = [
-        f"  assign y[{(i + 1) * last['width'] - 1}:{i * last['width']}] = {w.number};" for i, w in enumerate(y.flat)
-    ]
-    follow = "in_valid" if depth == 1 else f"{{valid[{depth - 2}:0], in_valid}}"
-    lines += [
-        *wide,
-        *([f"  assign label = {packed(label)};"] if len(label) else []),
-        f"  reg [{depth - 1}:0] valid;",
-        f"  assign out_valid = valid[{depth - 1}];",
-        "  always @(posedge clk) begin",
-        f"    valid <= rst ? {depth}'d0 : {follow};",
-        *module.registers,
-        "  end",
-    ]
-    return "\n".join([*lines, "endmodule", ""])
-
-
-def _testbench(name: str, held: dict[str, Any], rows: int) -> str:
-    x, y = (math.prod(held[which]["shape"]) * held[which]["width"] for which in ("input", "output"))
-    label = held["label"]["width"]
-    return f"""// rows of inputs.hex through {name}, compared with outputs.hex; what it gives goes to results.hex
-// text sha256: {OPEN}
-`timescale 1ns/1ns
-module {name}_tb;
-  parameter ROWS = {rows};
-  reg [{x - 1}:0] inputs [0:ROWS-1];
-  reg [{label + y - 1}:0] expected [0:ROWS-1];
-  reg [{x - 1}:0] x;
-  wire [{label + y - 1}:0] y;
-  integer i, seen, differ, file;
-  reg clk, rst, in_valid;
-  wire out_valid;
-  always @(negedge clk) if (out_valid && seen < ROWS) begin
-    if (y !== expected[seen]) differ = differ + 1;
-    $fdisplay(file, "%h", y);
-    seen = seen + 1;
-  end
-  {name} network_under_test (.clk(clk), .rst(rst), .in_valid(in_valid), .x(x), .out_valid(out_valid),
-    .y(y[{y - 1}:0]){f", .label(y[{label + y - 1}:{y}])" if label else ""});
-  initial begin
-    $readmemh("inputs.hex", inputs);
-    $readmemh("outputs.hex", expected);
-    file = $fopen("results.hex");
-    seen = 0;
-    differ = 0;
-    clk = 0; rst = 1; in_valid = 0; x = 0;
-    #1 clk = 1; #1 clk = 0; rst = 0;
-    for (i = 0; i < ROWS + {held["latency"]}; i = i + 1) begin
-      in_valid = i < ROWS;
-      if (i < ROWS) x = inputs[i];
-      #1 clk = 1; #1 clk = 0;
-    end
-    #1;
-    $fclose(file);
-    $display("%0d of %0d rows differ", differ + ROWS - seen, ROWS);
-    $finish;
-  end
-endmodule
-"""
+    size = last["width"]
+    wide = [f"  assign y[{(i + 1) * size - 1}:{i * size}] = {wire.number};" for i, wire in enumerate(y.flat)]
+    return filled(
+        "network.v", name=name, digest=program.digest, open=OPEN, inputs=given.size, x_width=first["width"],
+        x_low=first["low"], x_high=first["high"], outputs=y.size, y_width=size, meaning="".join(said), depth=depth,
+        signed="signed" if last["signed"] else "unsigned", exponent=program.unit[0], divisor=program.unit[1],
+        label_port=", label" if len(label) else "", x_last=given.size * first["width"] - 1, y_last=size * y.size - 1,
+        label_output=f"  output [{len(label) - 1}:0] label;\n" if len(label) else "",
+        made="\n".join([*module.functions, *module.lines]), last=depth - 1,
+        assigned="\n".join([*wide, *([f"  assign label = {packed(label)};"] if len(label) else [])]),
+        follow="in_valid" if depth == 1 else f"{{valid[{depth - 2}:0], in_valid}}",
+        registers="".join(f"{line}\n" for line in module.registers),
+    )  # fmt: skip
 
 
 # ---- expressions ----
@@ -543,28 +476,6 @@ def _linear(module: Module, op: ops.Linear, label: str, given: list[Array], valu
     return module.vector(label, made, [weighted(row, w, b) for row in rows for w, b in rule])
 
 
-def windows(shape: tuple[int, ...], op: ops.Conv | ops.Pool) -> Array:
-    """Places in a value [..., C, H, W] as [..., C, height, width, kernel height, kernel width]; -1 is the border."""
-    reach, apart = (op.reach, op.dilation) if isinstance(op, ops.Conv) else (op.kernel, (1, 1))
-    places = np.arange(math.prod(shape)).reshape(shape)
-    border = [(0, 0)] * (len(shape) - 2) + [(p, p) for p in op.padding]
-    found = np.lib.stride_tricks.sliding_window_view(np.pad(places, border, constant_values=-1), reach, (-2, -1))
-    return found[..., :: op.stride[0], :: op.stride[1], :: apart[0], :: apart[1]]
-
-
-def _conv(module: Module, op: ops.Conv, label: str, given: list[Array], values: list[Value], made: Value) -> Array:
-    bias = [0] * len(op.weight) if op.bias is None else op.bias.tolist()
-    flat, size = given[0].reshape(-1), op.weight[0].size
-    every = windows(given[0].shape, op).reshape(-1, op.weight.shape[1], *made.shape[-2:], *op.weight.shape[2:])
-    texts = list[str]()
-    for image in every:
-        for o, weight in enumerate(op.weight.reshape(-1, size)):
-            for places in image.transpose(1, 2, 0, 3, 4).reshape(-1, size):
-                used = (places >= 0) & (weight != 0)
-                texts.append(weighted(flat[places[used]].tolist(), weight[used].tolist(), bias[o]))
-    return module.vector(label, made, texts)
-
-
 def _steps(module: Module, op: ops.Steps, label: str, given: list[Array], values: list[Value], made: Value) -> Array:
     thresholds, signs = by_number(op.thresholds, made.shape), by_number(op.sign, made.shape)
     width, texts = width_of(made.low, made.high)[0], list[str]()
@@ -575,33 +486,6 @@ def _steps(module: Module, op: ops.Steps, label: str, given: list[Array], values
         least = [f"{width}'d{op.least & (1 << width) - 1}"] if op.least else []
         texts.append(tree([*least, *bits]))
     return module.vector(label, made, texts)
-
-
-def _pool(module: Module, op: ops.Pool, label: str, given: list[Array], values: list[Value], made: Value) -> Array:
-    flat, smallest = given[0].reshape(-1), by_number(op.smallest, made.shape)
-    size = math.prod(op.kernel)
-    width, signed = width_of(made.low, made.high)
-    for name, relation in ((f"f{label}_0", ">"), (f"f{label}_1", "<")):
-        said = f"{'signed ' if signed else ''}[{width - 1}:0]"
-        module.functions += [
-            f"  function {said} {name}; input {said} p, q;",
-            f"    {name} = p {relation} q ? p : q;",
-            "  endfunction",
-        ]
-    texts = list[str]()
-    for places, least in zip(windows(given[0].shape, op).reshape(-1, size), smallest, strict=True):
-        inside = flat[places[places >= 0]].tolist()
-        if all(wire.bit for wire in inside):
-            texts.append(tree([wire.text for wire in inside], "{} & {}" if least else "{} | {}"))
-        else:
-            texts.append(tree([wire.number for wire in inside], f"f{label}_{least}({{}}, {{}})"))
-    return module.vector(label, made, texts)
-
-
-def _add(module: Module, op: ops.Add, label: str, given: list[Array], values: list[Value], made: Value) -> Array:
-    shifts = zip(by_number(op.left, made.shape), by_number(op.right, made.shape), strict=True)
-    pairs = zip(given[0].flat, given[1].flat, shifts, strict=True)
-    return module.vector(label, made, [weighted([a, b], [1 << i, 1 << j]) for a, b, (i, j) in pairs])
 
 
 def _lut(module: Module, op: ops.LUT, label: str, given: list[Array], values: list[Value], made: Value) -> Array:
@@ -643,6 +527,6 @@ def ones(module: Module, label: str, given: list[Wire]) -> str:
 
 
 WRITTEN: dict[type[Op], Written] = {
-    ops.Lookup: _lookup, ops.Take: _moved, ops.Shift: _shift, ops.Conv: _conv, ops.Linear: _linear, ops.Steps: _steps,
-    ops.Pool: _pool, ops.Add: _add, ops.LUT: _lut, ops.Count: _count, ops.View: _moved,
+    ops.Lookup: _lookup, ops.Take: _moved, ops.Shift: _shift, ops.Linear: _linear, ops.Steps: _steps,
+    ops.LUT: _lut, ops.Count: _count, ops.View: _moved,
 }  # fmt: skip

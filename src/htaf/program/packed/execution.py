@@ -12,7 +12,7 @@ from torch import Tensor
 from htaf.core.kernels import native
 from htaf.core.kernels.float_layers import cpu as float_layers
 from htaf.core.kernels.packed_native import CPU
-from htaf.program.packed.instructions.contract import Machine, Ready, Run, Values, kernels
+from htaf.program.packed.instructions import Machine, Ready, Run, Values, kernels
 from htaf.program.packed.planning import Layout, Planning, Segment, layouts_after, segment
 from htaf.program.packed.program import Program
 

@@ -15,12 +15,11 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from htaf._ground.errors import first_line
+from htaf._ground.errors import HtafError, first_line
 from htaf._ground.files import check_output, parse_json, read_seal, regular, sealed_tensors, write_atomic
 from htaf.program.packed import operators
 from htaf.program.packed.errors import PackedError
-from htaf.program.packed.instructions import INSTRUCTIONS, Instruction
-from htaf.program.packed.instructions.contract import LARGEST, MOST, integer, items, mapping, text
+from htaf.program.packed.instructions import INSTRUCTIONS, MOST, Instruction, checked
 from htaf.program.packed.model import PackedModel
 from htaf.program.packed.program import Input, Program, check, outputs_to_json
 from htaf.program.packed.report import Report
@@ -40,26 +39,16 @@ def save(packed: PackedModel, path: str | Path, extra: Mapping[str, Any] | None 
         PackedError: `extra` is not JSON, or the file cannot be written; a file that was there is then untouched.
         HtafError: the path is that of a folder, or of a file of a run or of codes.
     """
-    path = Path(path)
-    check_output(path, flag="path")
     graph = program_to_json(packed.program)
     try:
         metadata = {
-            "format": FORMAT,
-            "version": VERSION,
             "graph": _text(graph, by_name=False),  # a dict of outputs keeps its order
             "report": _text(packed.report.to_json()),
             "extra": _text(dict(packed.extra if extra is None else extra)),
         }
     except (TypeError, ValueError) as error:
         raise PackedError(f"expected JSON values to save beside the model: {error}") from None
-    data = sealed_tensors(packed.program.tensors, metadata)
-    if not path.parent.is_dir():
-        raise PackedError(f"{path} cannot be written: expected the folder {path.parent}, got none")
-    try:
-        write_atomic(path, data)
-    except OSError as error:
-        raise PackedError(f"{path} cannot be written: {error.strerror or error}") from None
+    write_file(Path(path), packed.program.tensors, {"format": FORMAT, "version": VERSION, **metadata}, PackedError)
 
 
 def load(path: str | Path) -> PackedModel:
@@ -73,33 +62,51 @@ def load(path: str | Path) -> PackedModel:
             operators of a packed model on tensors of sensible sizes.
     """
     path = Path(path)
+    metadata, tensors = read_file(path, FORMAT, VERSION, PackedError)
     try:
-        data = regular(path).read_bytes()
-    except OSError as error:
-        raise PackedError(f"{path} cannot be read: {error.strerror or error}") from None
-    try:
-        metadata, whole = read_seal(io.BytesIO(data))
-        if metadata.get("format") != FORMAT:
-            raise PackedError(f"expected a packed model (format {FORMAT}), got another safetensors file")
-        if metadata.get("version") != VERSION:
-            raise PackedError(
-                f"expected version {VERSION} of the format, got {metadata.get('version')!r:.40}: pack again"
-            )
-        if not whole:
-            raise PackedError("it is damaged: its SHA-256 differs from the one in its metadata; put back a copy of it")
-        tensors = safetensors.torch.load(data)
         program = program_from_json(json.loads(metadata["graph"]), tensors)
         report, extra = Report.from_json(parse_json(metadata["report"])), parse_json(metadata["extra"])
-        if not isinstance(extra, dict):
-            raise PackedError(f"expected `extra` to be an object, got {type(extra).__name__}")
         check(program)
-        return PackedModel(program, report, extra)
+        return PackedModel(program, report, checked(extra, dict))
     except PackedError as error:
         raise PackedError(f"{path}: {error}") from None
-    except (
-        ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, SafetensorError, TypeError, ValueError
-    ) as error:  # fmt: skip
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
         raise PackedError(f"{path} is no packed model: {first_line(error)}") from None
+
+
+# ---- files of ours: whole or not at all, of one version, and as they were written ----
+
+
+def write_file(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], error: type[HtafError]) -> None:
+    """Write tensors and metadata with their SHA-256. Raises `error` where they cannot be written."""
+    check_output(path, flag="path")
+    data = sealed_tensors(tensors, metadata)
+    if not path.parent.is_dir():
+        raise error(f"{path} cannot be written: expected the folder {path.parent}, got none")
+    try:
+        write_atomic(path, data)
+    except OSError as wrong:
+        raise error(f"{path} cannot be written: {wrong.strerror or wrong}") from None
+
+
+def read_file(path: Path, form: str, version: str, error: type[HtafError]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The metadata and the tensors of a file of `write_file`.
+
+    Raises:
+        error: no such file, one of another format or version, or one that was changed.
+    """
+    try:
+        data = regular(path).read_bytes()
+        metadata, whole = read_seal(io.BytesIO(data))
+        found = metadata.get("format"), metadata.get("version")
+        if found != (form, version):
+            raise error(f"{path}: expected a file of format {form}, version {version}, got {found!r:.80}: write anew")
+        if not whole:
+            what = "expected a file as it was written, got one that was changed: put back a copy, or write it again"
+            raise error(f"{path} is damaged: {what}")
+        return metadata, safetensors.torch.load(data)
+    except (OSError, ValueError, SafetensorError) as wrong:
+        raise error(f"{path} cannot be read as a file of format {form}: {first_line(wrong)}") from None
 
 
 def _text(value: Any, *, by_name: bool = True) -> str:
@@ -107,8 +114,6 @@ def _text(value: Any, *, by_name: bool = True) -> str:
 
 
 # ---- programs as JSON, and back with every field checked: a file may hold anything ----
-
-_SIZE = integer(0, LARGEST)
 
 
 def program_to_json(program: Program) -> dict[str, Any]:
@@ -125,11 +130,11 @@ def program_from_json(written: Any, tensors: dict[str, Tensor]) -> Program:
         PackedError: a field that is missing, unknown or out of range, a value that no earlier instruction makes, or a
             tensor that is not there.
     """
-    written = mapping(written)
-    inputs = tuple(map(_input, items(written["inputs"])))
+    written = checked(written, dict)
+    inputs = tuple(map(_input, checked(written["inputs"], list)))
     if not inputs or any(not sizes for sizes, _ in inputs):
         raise PackedError("expected at least one input of at least one dimension, got none")
-    steps = tuple(map(_instruction, items(written["steps"])))
+    steps = tuple(map(_instruction, checked(written["steps"], list)))
     if len(steps) > MOST:
         raise PackedError(f"expected at most {MOST} steps, got {len(steps)}")
     known = len(inputs)
@@ -147,16 +152,16 @@ def program_from_json(written: Any, tensors: dict[str, Tensor]) -> Program:
 
 
 def _input(written: Any) -> Input:
-    fields = mapping(written)
-    if fields.keys() != {"sizes", "dtype"} or text(fields["dtype"]) not in operators.INPUTS:
+    fields = checked(written, dict)
+    if fields.keys() != {"sizes", "dtype"} or checked(fields["dtype"], str) not in operators.INPUTS:
         raise PackedError(f"expected sizes and a dtype, one of {', '.join(operators.INPUTS)}, got {written!r:.80}")
-    sizes = (None if size is None else _SIZE(size) for size in items(fields["sizes"]))
+    sizes = (None if size is None else checked(size, int) for size in checked(fields["sizes"], list))
     return Input(tuple(sizes), operators.INPUTS[fields["dtype"]])
 
 
 def _instruction(written: Any) -> Instruction:
-    fields = dict(mapping(written))
-    opcode = text(fields.pop("step", None))
+    fields = dict(checked(written, dict))
+    opcode = checked(fields.pop("step", None), str)
     if opcode not in INSTRUCTIONS:
         raise PackedError(f"expected a step, one of {', '.join(INSTRUCTIONS)}, got {opcode!r:.40}")
     return INSTRUCTIONS[opcode].from_json(fields)
@@ -170,15 +175,15 @@ def _earlier(value: Any, known: int, where: str) -> int:
 
 def _outputs(written: Any, known: int, depth: int = 0) -> Any:
     """The inverse of `outputs_to_json`, of values that are known."""
-    written = mapping(written)
+    written = checked(written, dict)
     if len(written) != 1 or depth > 16:
         raise PackedError(f"expected outputs, got {written!r:.40}")
     ((key, content),) = written.items()
     if key in ("v", "none"):
         return _earlier(content, known, "the outputs") if key == "v" else None
     if key == "dict":
-        return {text(name): _outputs(item, known, depth + 1) for name, item in mapping(content).items()}
+        return {checked(name, str): _outputs(item, known, depth + 1) for name, item in checked(content, dict).items()}
     if key not in ("list", "tuple"):
         raise PackedError(f"expected outputs, got {written!r:.40}")
-    found = [_outputs(item, known, depth + 1) for item in items(content)]
+    found = [_outputs(item, known, depth + 1) for item in checked(content, list)]
     return found if key == "list" else tuple(found)

@@ -18,8 +18,7 @@ from htaf._ground.errors import first_line
 from htaf.core.kernels.packed_maps import reference as maps
 from htaf.program.packed.errors import PackedError
 from htaf.program.packed.execution import Execution
-from htaf.program.packed.instructions import Instruction, Layer, Threshold
-from htaf.program.packed.instructions.contract import Values
+from htaf.program.packed.instructions import Instruction, Layer, Threshold, Values
 from htaf.program.packed.program import Program, check
 from htaf.program.packed.report import Report
 

@@ -50,11 +50,7 @@ _DEPENDS = {
 }
 
 
-def _item(values: Any, index: int) -> Tensor:
-    return values[index]
-
-
-_OURS: dict[str, Callable[..., Any]] = {"getitem": _item}
+_OURS: dict[str, Callable[..., Any]] = {"getitem": operator.getitem}
 for _name in ("heaviside", "spikes"):
     if (_packet := getattr(torch.ops.htaf, _name, None)) is not None:
         _OURS[f"htaf.{_name}.default"] = _packet.default
@@ -91,57 +87,23 @@ def _is_pure_core(name: str, function: torch._ops.OpOverload) -> bool:
 
 
 def check_arguments(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Check decoded arguments by the operator's schema: PyTorch itself takes any integer for a dtype, and crashes.
+    """Check what PyTorch does not: it takes any integer for a dtype, and crashes.
 
     Raises:
-        PackedError: an argument of another type, an unknown or repeated one, or one that says on which device or in
-            which layout a value is to lie.
+        PackedError: another dtype than one of PyTorch's, or an argument that says on which device or in which layout a
+            value is to lie; of an item of a list, anything but a list and an integer.
     """
-    if not isinstance(function, torch._ops.OpOverload):  # the one that is ours: an item of a list
+    if not isinstance(function, torch._ops.OpOverload):
         if kwargs or len(args) != 2 or not isinstance(args[0], (list, tuple)) or type(args[1]) is not int:
             raise PackedError("expected a list of values and an integer")
         return
-    schema = {a.name: a for a in function._schema.arguments}
-    in_order = [a.name for a in function._schema.arguments if not a.kwarg_only]
-    if len(args) > len(in_order):
-        raise PackedError(f"expected at most {len(in_order)} arguments in order, got {len(args)}")
-    given = list(zip(in_order, args, strict=False))
-    if unknown := sorted(kwargs.keys() - (schema.keys() - {name for name, _ in given})):
-        raise PackedError(f"expected each argument of the operator once, got {unknown[0]!r:.40} too")
-    for name, value in (*given, *kwargs.items()):
-        kind = schema[name].real_type
-        where = name == "pin_memory" or any(word in str(kind) for word in _ELSEWHERE)
-        if where and value is not None:
-            raise PackedError(f"expected no argument {name}, got one")
-        if not where and not _fits(value, kind):
-            got = type(value).__name__ if isinstance(value, Tensor) else f"{value!r:.40}"
-            raise PackedError(f"expected {kind} as the argument {name}, got {got}")
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value is of the type that a schema names: `torch._C.Type`."""
-    match kind.kind():
-        case "OptionalType":
-            return value is None or _fits(value, kind.getElementType())
-        case "ListType":  # one integer stands for a list of equal ones
-            items = value if isinstance(value, (list, tuple)) else [value]
-            return all(_fits(item, kind.getElementType()) for item in items)
-        case "TensorType":  # a number stands for a tensor without dimensions
-            return isinstance(value, (Tensor, bool, int, float))
-        case "IntType" | "SymIntType":
-            return isinstance(value, int) and not isinstance(value, bool)
-        case "FloatType":
-            return isinstance(value, (int, float)) and not isinstance(value, bool)
-        case "NumberType":
-            return isinstance(value, (bool, int, float))
-        case "BoolType":
-            return isinstance(value, bool)
-        case "StringType":
-            return isinstance(value, str)
-        case "ScalarTypeType":
-            return isinstance(value, torch.dtype)
-        case _:
-            return False
+    given = {**dict(zip((a.name for a in function._schema.arguments), args, strict=False)), **kwargs}
+    for one in function._schema.arguments:
+        value, kind = given.get(one.name), str(one.real_type)
+        if value is not None and (one.name == "pin_memory" or any(word in kind for word in _ELSEWHERE)):
+            raise PackedError(f"expected no argument {one.name}, got one")
+        if value is not None and "ScalarType" in kind and not isinstance(value, torch.dtype):
+            raise PackedError(f"expected a dtype as the argument {one.name}, got {value!r:.40}")
 
 
 def name_of(node: Node) -> str | None:

@@ -118,26 +118,12 @@ class Planning:
         self.aliases.append(value)
         return True
 
-    def with_bits(self, source: int, lower: int, upper: int, bits: int) -> bool:
-        """Bits of floats that the last step makes, in that step; whether this can be."""
-        last = self.steps[-1] if self.steps else None
-        if last is None or last.ends is None or last.ends.y != source or last.ends.bits is not None:
-            return False
-        if last.name not in ("floats", "rounded", "maximum"):
-            return False
-        last.ends.lower, last.ends.upper, last.ends.bits = lower, upper, bits
-        last.makes.append(bits)
-        if self.readers[source] == 1:
-            last.ends.y = None
-            last.makes.remove(source)
-        return True
-
     def with_maximum(self, source: int, window: Any, y: int) -> bool:
         """The maximum over windows of floats that the last step makes and nothing else takes, in that step."""
         last = self.steps[-1] if self.steps else None
         if last is None or last.ends is None or last.name not in ("floats", "rounded") or last.ends.y != source:
             return False
-        if last.arguments[-1] != NO_WINDOW or last.ends.bits is not None or self.readers[source] != 1:
+        if last.arguments[-1] != NO_WINDOW or self.readers[source] != 1:
             return False
         last.arguments[-1], last.ends.y = window, y
         last.makes[:] = [y]

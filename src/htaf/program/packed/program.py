@@ -18,8 +18,7 @@ from torch.utils._pytree import tree_leaves
 from htaf._ground.errors import TooLargeError, expect_memory, first_line
 from htaf.program.packed import operators
 from htaf.program.packed.errors import PackedError
-from htaf.program.packed.instructions import Instruction
-from htaf.program.packed.instructions.contract import BATCH, empty
+from htaf.program.packed.instructions import BATCH, Instruction, empty
 
 
 class Input(NamedTuple):
@@ -81,8 +80,8 @@ def check(program: Program, batch: int = BATCH) -> list[Any]:
     """Go through the instructions with tensors that have sizes and no content.
 
     Args:
-        batch: the size of the inputs where it is open. Values may grow in proportion to it, up to the machine's
-            memory; what grows with its square is bounded as for a batch of two.
+        batch: the size of the inputs where it is open. What a value may hold grows in proportion to it, up to the
+            machine's memory.
 
     Returns:
         The values by number, as tensors on "meta" and lists of them.
@@ -90,24 +89,13 @@ def check(program: Program, batch: int = BATCH) -> list[Any]:
     Raises:
         PackedError: an operator that is not allowed, or sizes that do not fit or are too large.
     """
-    try:
-        return _walk(program, batch, 0)
-    except PackedError:
-        if batch <= BATCH:
-            raise
-    # twice what is in proportion, as some values have a row less than the inputs
-    return _walk(program, batch, batch * max(_size(x) for x in _walk(program, BATCH, 0)))
-
-
-def _walk(program: Program, batch: int, more: int) -> list[Any]:
-    """The values by number. more: bytes that one may hold, beside what it always may."""
     meta = {name: tensor.to("meta") for name, tensor in program.tensors.items()}
     values: list[Any] = []
     for sizes, dtype in program.inputs:
         values.append(empty([batch if size is None else size for size in sizes], dtype))
     given = _TIMES * sum(_bytes(x) for x in values)
-    most = max(_LARGEST, given, more)
-    left = _TOGETHER * max(_LARGEST * max(batch, BATCH) // BATCH, given)  # time is in proportion to what is moved
+    most = max(_LARGEST * max(batch, BATCH) // BATCH, given)
+    left = _TOGETHER * most  # time is in proportion to what is moved
     last = program.last_uses()
     size = {value: _size(x) for value, x in enumerate(values)}
     held = peak = 0

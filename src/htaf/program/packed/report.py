@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 
@@ -48,8 +49,18 @@ class Report:
         kinds = ("binary", "table", "integer", "means")
         return sum(row.how.startswith(tuple(f"packed: {kind}" for kind in kinds)) for row in self.rows)
 
+    def folded(self) -> tuple[Row, ...]:
+        """The rows, of equal operators that run in float for the same reason the first one with their count."""
+        counts = Counter((row.operator, row.how) for row in self.rows if row.how.startswith("float"))
+        found = dict[Any, Row]()
+        for at, row in enumerate(self.rows):
+            count = counts[kind := (row.operator, row.how)]
+            how = f"{row.how} ({count} of these)" if count > 1 else row.how
+            found.setdefault(kind if count > 1 else at, replace(row, how=how))
+        return tuple(found.values())
+
     def __str__(self) -> str:
-        cells = [("operator", "module", "what", "how"), *((r.name, r.path, r.operator, r.how) for r in self.rows)]
+        cells = [("operator", "module", "what", "how"), *((r.name, r.path, r.operator, r.how) for r in self.folded())]
         widths = [max(len(row[i]) for row in cells) for i in range(3)]
         lines = ["  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[3]]) for row in cells]
         if self.packed_bytes and self.float_bytes:

@@ -17,11 +17,9 @@ from htaf._ground.console import progress as shown_progress
 from htaf._ground.errors import first_line
 from htaf.core.kernels.packed_maps import reference as maps
 from htaf.program.packed.errors import PackedError
-from htaf.program.packed.graph import Traced, arguments_of, trace
-from htaf.program.packed.instructions import Instruction
-from htaf.program.packed.instructions.contract import Decided
+from htaf.program.packed.graph import Traced, arguments_of, is_spikes, read_step, trace
+from htaf.program.packed.instructions import Decided, Instruction
 from htaf.program.packed.model import PackedModel
-from htaf.program.packed.nodes import is_spikes, read_step
 
 _ROUNDING = 8  # a bound is this many times the rounding error that float32 was seen to make
 
@@ -138,22 +136,16 @@ class _Recorder(Interpreter):
 
     def run_node(self, n: Node) -> Any:
         self.advance()
-        if n.name in self.names:
-            step = read_step(n, self.constants)
-            if step is not None:
-                self.before[n.name] = self.env[step.source].double()
-            if n.name in self.forced:
-                forced = self.forced[n.name].to(self.dtype)
-                if step is None:
-                    self.before[n.name] = _potentials(self.env[n.args[0]], forced, *n.args[1:])  # pyright: ignore
-                return forced
         if "_assert_tensor_metadata" in str(n.target):
             return None
-        result = super().run_node(n) if self.dtype == torch.float32 else self._widened(n)
+        if n.name in self.forced:
+            result = self.forced[n.name].to(self.dtype)
+        else:
+            result = super().run_node(n) if self.dtype == torch.float32 else self._widened(n)
         if n.name in self.names:
-            self.seen[n.name] = result
-            if n.name not in self.before:
-                self.before[n.name] = _potentials(self.env[n.args[0]], result, *n.args[1:]).double()  # pyright: ignore
+            step = read_step(n, self.constants)
+            before = _potentials(self.env[n.args[0]], result, *n.args[1:]) if step is None else self.env[step.source]  # pyright: ignore
+            self.seen[n.name], self.before[n.name] = result, before.double()
         return result
 
     def _widened(self, n: Node) -> Any:

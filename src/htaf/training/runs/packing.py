@@ -316,7 +316,7 @@ def _write_program(
         size, estimated = 0, to_verilog(program, path, name=name, rows=x[:16], most=MOST if luts is None else luts)
         notes = (*notes, f"about {estimated:,} LUTs of six inputs, estimated without a synthesis", *told(program)[:1])
     elif to == "onnx-integer":
-        from htaf.program.integer.onnx import to_integer_onnx
+        from htaf.program.export.integer import to_integer_onnx
 
         to_integer_onnx(program, path)
         size = path.stat().st_size

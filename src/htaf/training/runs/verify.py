@@ -77,7 +77,7 @@ def verify_export(
     Args:
         exported: what `htaf export` or `htaf pack` wrote: a file, or a folder of C or Verilog.
         rows: of the part, the first ones.
-        targets: where C or Verilog runs: host, host-64, clang, cortex-m0, cortex-m3, cortex-m4, riscv32; iverilog.
+        targets: where C or Verilog runs: host, clang, cortex-m0, cortex-m3, cortex-m4, riscv32; iverilog.
             None given: all whose tools are here, and those that are not are said.
         progress: show bars on the error stream.
 
@@ -177,12 +177,12 @@ def _places(
         from htaf.program.integer.c import TEST
         from htaf.program.integer.execute import TARGETS, exported, missing
 
-        name, most = exported(path).name, exported(path).at_once
+        name = exported(path).name
         _expect_digest(path / f"{name}.c", program)
         for file in (f"{name}.c", f"{name}.h", TEST):
             if (path / file).exists():
                 _expect_whole(path / file)
-        for target in targets or (name for name, by in TARGETS.items() if by.at_once <= most):
+        for target in targets or TARGETS:
             yield target, _lacking(missing(target)) or (lambda x, _, target=target: _in_c(path, x, target))
     elif targets:
         raise IntegerError(f"{path}: expected no target, which C and Verilog alone have, got {listed(targets)}")

@@ -5,7 +5,6 @@ An operation is a function of the graph, the tensors that it takes, their values
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from htaf._ground.files import check_output, write_atomic
+from htaf.program.export.onnx import require
 from htaf.program.integer import ops
 from htaf.program.integer.exports import KEY, OPEN, lines, sealed
-from htaf.program.integer.ops import WIDEST, Array, IntegerError, Op, Pair, Value, by_channel, sums
+from htaf.program.integer.ops import WIDEST, Array, Op, Pair, Value, by_channel, sums
 from htaf.program.integer.program import IntegerProgram
 
 OPSET = 18
@@ -32,7 +32,7 @@ def to_integer_onnx(program: IntegerProgram, path: str | Path) -> None:
     (columns), and the SHA-256 of the file with zeros in its place (file_sha256).
 
     Raises:
-        IntegerError: onnx is not installed. HtafError: the path is that of a folder, or of a file of a run.
+        ExportError: onnx is not installed. HtafError: the path is that of a folder, or of a file of a run.
     """
     graph = Graph()
     check_output(Path(path), flag="path")
@@ -63,10 +63,7 @@ class Graph:
     """Nodes and constants of an ONNX graph while it is made; its numbers are int64."""
 
     def __init__(self) -> None:
-        try:
-            self.onnx: Any = importlib.import_module("onnx")
-        except ImportError as error:
-            raise IntegerError(f"this needs onnx: pip install 'htaf[export]' ({error})") from None
+        self.onnx: Any = require("onnx")
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
         self.op = ""  # whose nodes are made
@@ -133,28 +130,6 @@ def _add(graph: Graph, op: ops.Add, given: list[str], values: list[Value], made:
     return graph.add("Add", *(graph.times(x, np.int64(1) << by, made.shape) for x, by in parts))
 
 
-def _neuron(graph: Graph, op: ops.Neuron, given: list[str], values: list[Value], made: Value) -> str:
-    shape, most = made.shape[1:], op.membrane(values[0])
-    thresholds = graph.constant(op.thresholds.clip(-most, most + 1).reshape(-1))
-    first = graph.constant(by_channel(np.arange(len(op.sign)) * op.steps, shape))
-    x, timed = graph.times(given[0], op.sign << op.scale, shape), op.timed(values[0])
-    membrane = since = ""  # since: the steps before this one since the last reset
-    found = list[str]()
-    for t in range(op.steps):
-        now = graph.add("Gather", x, graph.constant(t), axis=1) if timed else x
-        if membrane and op.leak:
-            membrane = graph.add("Sub", membrane, graph.halved(membrane, op.leak))
-        membrane = graph.add("Add", membrane, now) if membrane else now
-        place = graph.add("Add", since, first) if t else first
-        spike = graph.add("GreaterOrEqual", membrane, graph.add("Gather", thresholds, place, axis=0))
-        spike = graph.cast(spike)
-        found.append(graph.add("Unsqueeze", spike, graph.constant([1])))
-        quiet = graph.add("Sub", 1, spike)
-        membrane = graph.add("Mul", membrane, quiet)
-        since = graph.add("Mul", graph.add("Add", since, 1), quiet) if since else quiet
-    return graph.add("Concat", *found, axis=1)
-
-
 def _count(graph: Graph, op: ops.Count, given: list[str], values: list[Value], made: Value) -> str:
     axes = [1 + axis % len(values[0].shape) for axis in op.axes]  # onnxruntime does not sum no rows over axes below 0
     return graph.add("ReduceSum", given[0], graph.constant(axes), keepdims=0)
@@ -162,15 +137,6 @@ def _count(graph: Graph, op: ops.Count, given: list[str], values: list[Value], m
 
 def _view(graph: Graph, op: ops.View, given: list[str], values: list[Value], made: Value) -> str:
     return graph.shaped(given[0], op.shape)
-
-
-def _untimed(graph: Graph, x: str, value: Value) -> str:
-    """Time steps as rows: images are [rows, C, H, W] and rows [rows, F] to operators that want such."""
-    return graph.shaped(x, value.shape[1:]) if len(value.shape) in (2, 4) else x
-
-
-def _timed(graph: Graph, x: str, value: Value) -> str:
-    return graph.shaped(x, value.shape) if len(value.shape) in (2, 4) else x
 
 
 def _shift(graph: Graph, op: ops.Shift, given: list[str], values: list[Value], made: Value) -> str:
@@ -207,7 +173,7 @@ def _linear(graph: Graph, op: ops.Linear, given: list[str], values: list[Value],
 
 
 def _conv(graph: Graph, op: ops.Conv, given: list[str], values: list[Value], made: Value) -> str:
-    x, shape = _untimed(graph, given[0], values[0]), made.shape[-3:]
+    x, shape = given[0], made.shape
     if (held := _bytes(graph, op.weight, x, values[0])) is not None:
         pads = [*op.padding, *op.padding]
         y = graph.cast(graph.add("ConvInteger", *held, strides=op.stride, pads=pads, dilations=op.dilation))
@@ -218,8 +184,7 @@ def _conv(graph: Graph, op: ops.Conv, given: list[str], values: list[Value], mad
         x = graph.shaped(x, (shape[1] * shape[2], inputs * kernel[0] * kernel[1]))
         y = graph.add("MatMul", x, op.weight.reshape(outputs, -1).T)
         y = graph.shaped(graph.add("Transpose", y, perm=[0, 2, 1]), shape)
-    y = y if op.bias is None else graph.add("Add", y, by_channel(op.bias, shape))
-    return _timed(graph, y, made)
+    return y if op.bias is None else graph.add("Add", y, by_channel(op.bias, shape))
 
 
 def _windows(
@@ -248,14 +213,13 @@ def _steps(graph: Graph, op: ops.Steps, given: list[str], values: list[Value], m
 
 
 def _pool(graph: Graph, op: ops.Pool, given: list[str], values: list[Value], made: Value) -> str:
-    x = _untimed(graph, graph.times(given[0], 1 - 2 * op.smallest, made.shape), values[0])
+    x = graph.times(given[0], 1 - 2 * op.smallest, made.shape)
     x = _windows(graph, x, values[0], op.kernel, op.stride, op.padding, (1, 1), -WIDEST - 1)
-    x = _timed(graph, graph.add("ReduceMax", x, graph.constant([3, 5]), keepdims=0), made)
+    x = graph.add("ReduceMax", x, graph.constant([3, 5]), keepdims=0)
     return graph.times(x, 1 - 2 * op.smallest, made.shape)
 
 
 WRITTEN: dict[type[Op], Written] = {
-    ops.Lookup: _lookup, ops.Take: _take, ops.Add: _add, ops.LUT: _lut, ops.Neuron: _neuron, ops.Count: _count,
-    ops.View: _view,
+    ops.Lookup: _lookup, ops.Take: _take, ops.Add: _add, ops.LUT: _lut, ops.Count: _count, ops.View: _view,
     ops.Shift: _shift, ops.Linear: _linear, ops.Conv: _conv, ops.Steps: _steps, ops.Pool: _pool,
 }  # fmt: skip
