@@ -154,31 +154,34 @@ def spreads(bins: Sequence[dict[str, float]], target: str) -> Markup:
         return _svg(figure, f"Residuals in {len(bins)} bins by prediction: {told}{number(last['predicted'])}.")
 
 
-def effect(found: dict[str, Any], outputs: Sequence[str], target: str) -> Markup:
-    """Draw what a column adds, see `htaf.tables.report.page`: steps over its numbers, or a dot a group of its texts.
+def effect(term: dict[str, Any], outputs: Sequence[str], target: str) -> Markup:
+    """Draw what a term adds: steps over its numbers, from a little below the first to a little above the last one, or a
+    dot a group of its texts.
 
     Args:
-        found: {"column", "kind": number or category, "points": [{"value", "label", "mean": of each output}]}.
+        term: of `htaf.tables.report.contents.whole_model`.
         outputs: their names. target: what the axis says.
     """
-    points = found["points"]
-    alone = len(outputs) == 1
-    first, last = points[0], points[-1]
-    ends = f"{number(first['mean'][0])} at {first['label']}, {number(last['mean'][0])} at {last['label']}"
-    said = f"{outputs[0] if not alone else target} over {found['column']}: {ends}."
+    is_number, alone = term["kind"] == "number", len(outputs) == 1
+    levels = [one for one in term["levels"] if one["end"] is not None or not is_number]
+    first, last = term["levels"][0], levels[-1]
+    ends = f"{number(first['points'][0])} at {first['text']}, {number(last['points'][0])} at {last['text']}"
+    said = f"{outputs[0] if not alone else target} over {term['name']}: {ends}."
     kinds = ["exact"] if alone else [f"c{k}" for k in range(len(outputs))]
     with styled():
-        if found["kind"] == "category":
-            figure, axes = _axes(target, "", 0.7 + ROW * len(points))
-            places = range(len(points))
-            axes.set_yticks(places, [visible(short(point["label"], 18)) for point in points])
-            axes.set_ylim(len(points) - 0.5, -0.5)
+        if not is_number:
+            figure, axes = _axes(target, "", 0.7 + ROW * len(levels))
+            places = range(len(levels))
+            axes.set_yticks(places, [visible(short(one["text"], 18)) for one in levels])
+            axes.set_ylim(len(levels) - 0.5, -0.5)
             for k, kind in enumerate(kinds):
-                axes.plot(_drawn([p["mean"][k] for p in points]), places, "o", color=LOOKS[kind][0], markersize=5)
+                axes.plot(_drawn([one["points"][k] for one in levels]), places, "o", color=LOOKS[kind][0], markersize=5)
             return _svg(figure, said)
-        figure, axes = _axes(short(found["column"]), target)
-        values = _drawn([point["value"] for point in points])
+        figure, axes = _axes(short(term["name"]), target)
+        low, high = levels[0]["end"], last["end"]
+        edge = (high - low) / 10 or abs(low) / 10 or 1.0
+        values = _drawn([low - edge, *(one["end"] for one in levels), high + edge])
         for k, kind in enumerate(kinds):
-            line = [(value, point["mean"][k]) for value, point in zip(values, points, strict=True)]
-            _line(axes, line, kind, steps=True)
+            steps = (one["points"][k] for one in (first, *levels, last))
+            _line(axes, list(zip(values, steps, strict=True)), kind, steps=True)
         return _svg(figure, said)
