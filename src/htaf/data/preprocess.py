@@ -202,39 +202,6 @@ def places(column: Column, values: Shaped[np.ndarray, " rows"]) -> Int64[np.ndar
     return np.array([found[value] for value in values], dtype=np.int64)
 
 
-def learn_column(
-    column: pd.Series,
-    name: str,
-    special_codes: Sequence[float],
-    notes: list[Note],
-    wanted: tuple[tuple[str, ...], Float64[np.ndarray, "rows outputs"]] = ((), np.zeros((0, 0))),
-    order: str = "",
-    unit: str = "",
-) -> Column:
-    """Learn one raw column from the training part.
-
-    Args:
-        column: the training rows, [rows]; a number dtype is scaled, dates are taken apart, any other is a category.
-        name: the column's name.
-        special_codes: numbers that mean "missing for this reason"; they are left out of the range.
-        notes: what was handled is added.
-        wanted: from `encoding_outputs`, for columns with more than `MOST_ONE_HOT` categories; without
-            outputs these are one-hot too. It says too whether blanks tell of the target, see `_blanks_tell`.
-        order: of dates that raw rows write as text. unit: of numbers that they write as text.
-    Returns:
-        the column's range, median and codes; its categories sorted by code point, with their encoding where they are
-        many; or the parts of its dates that vary; kind "dropped" where it does not vary.
-    Raises:
-        DataError: an infinite value, or a range beyond float64.
-    """
-    if is_date(column):
-        return _learn_date(column, name, notes, wanted[1], order)
-    if is_text(column):
-        return _learn_category(column, name, notes, wanted)
-    learned = _learn_number(column, name, special_codes, notes, wanted[1])
-    return replace(learned, unit=unit) if learned.kind == "number" else learned
-
-
 def _blanks_tell(missing: Bool[np.ndarray, " rows"], wanted: Float64[np.ndarray, "rows outputs"], only: bool) -> bool:
     """Return whether a column gets an input that is 1 where it has no value: 5 rows with one and 5 without (2 of fewer
     than 100 rows), and a target whose mean differs between them by more than `APART` standard errors, or somewhat more
@@ -295,7 +262,9 @@ def _learn_category(
         most = max(1, MOST_CELLS // len(wanted[0]))  # the others have the mean of all rows
         categories = tuple(sorted(sorted(categories, key=lambda category: -counts[category])[:most]))
         found = encodings(values, wanted[1], np.array(categories, dtype=object))
-        frequent = _frequent(categories, counts)
+        often = [category for category in categories if counts[category] >= FREQUENT]
+        most = min(MOST_FREQUENT, MOST_CELLS // len(categories))
+        frequent = sorted(sorted(often, key=lambda category: -counts[category])[:most])
         own = np.array([[float(category == one) for one in frequent] for category in categories])
         table = np.hstack([found, own.reshape(len(categories), -1)])
         return Column(
@@ -312,22 +281,16 @@ def _learn_category(
     return Column(name, "category", categories=kept, other=True)
 
 
-def _frequent(categories: Sequence[str], counts: dict[str, int]) -> list[str]:
-    """Return the most frequent of many categories, by name."""
-    most = min(MOST_FREQUENT, MOST_CELLS // len(categories))
-    found = sorted((category for category in categories if counts[category] >= FREQUENT), key=lambda c: -counts[c])
-    return sorted(found[:most])
-
-
 def _learn_number(
     column: pd.Series,
     name: str,
     special_codes: Sequence[float],
     notes: list[Note],
     wanted: Float64[np.ndarray, "rows outputs"],
+    unit: str,
 ) -> Column:
     values = finite_numbers(column, name)
-    found = [float(code) for code in special_codes if (values == code).any()]
+    found = [code for code in special_codes if (values == code).any()]
     codes = tuple(code for code in found if not (values == code).all())
     plain = values[~np.isnan(values) & ~np.isin(values, found)]
     low, high = (float(plain.min()), float(plain.max())) if plain.size else (0.0, 0.0)
@@ -345,7 +308,7 @@ def _learn_number(
             return Column(name, "dropped")
     if one or not plain.size:
         low = high = fill = fill if flagged else 0.0  # of a flag its value
-    return Column(name, "number", low, high, min(max(fill, low), high), codes, flagged)
+    return Column(name, "number", low, high, min(max(fill, low), high), codes, flagged, unit)
 
 
 def learn_target(
@@ -399,24 +362,6 @@ def learn_target(
     return Target(name, task, classes=classes)
 
 
-def read_column(data: Any, where: str) -> Column:
-    """Read one column from the JSON form of a preprocessor.
-
-    Args:
-        data: an entry of "columns", from `json.load`: name, kind and the fields of that kind.
-        where: which entry it is, for the message.
-    Returns:
-        the column.
-    Raises:
-        DataError: an unknown kind, missing or unknown keys, a value of another type, a range without
-            low <= fill <= high, repeated codes, no or repeated categories, lists of different lengths.
-    """
-    kind = stored.value(Kind, data.get("kind") if isinstance(data, dict) else None, where)
-    column = stored.read(Column, data, where, ("name", "kind", *KEYS[kind]))
-    _check_column(column, where)
-    return column
-
-
 # of each kind the fields that are kept
 KEYS: dict[str, tuple[str, ...]] = {
     "number": ("low", "high", "fill", "codes", "missing", "unit"),
@@ -456,23 +401,13 @@ def _check_column(column: Column, where: str) -> None:
         raise DataError(f"{where}: expected parts of a date, its order and two dates, got {came!r:.200}")
 
 
-def read_target(data: Any) -> Target:
-    """Read the target side from the JSON form of a preprocessor.
-
-    Args:
-        data: the entry "target", from `json.load`: every field of `Target`.
-    Returns:
-        the target side.
-    Raises:
-        DataError: missing or unknown keys, a value of another type, std <= 0, fewer than two classes.
-    """
-    target = stored.read(Target, data, "target")
+def _check_target(target: Target) -> None:
+    """Raise DataError where the fields of a target that was read do not go together."""
     if target.std <= 0 or (target.task == "classification" and len(target.classes) < 2):
         came = f"{target.std} and {list(target.classes)}"
         raise DataError(f"target: expected std > 0 and two classes or more, got {came}")
     if target.threshold is not None and not (0 < target.threshold < 1 and len(target.classes) == 2):
         raise DataError(f"target: expected a threshold in (0, 1) of two classes, got {target.threshold}")
-    return target
 
 
 def encoding_outputs(
@@ -600,8 +535,7 @@ class Preprocessor:
         target_name: str = "target",
         classes: Sequence[str] = (),
         special_codes: Sequence[float] = (),
-        orders: Mapping[str, str] | None = None,
-        units: Mapping[str, str] | None = None,
+        written: Mapping[str, str] | None = None,
         ids: Sequence[str] = (),
         rows: Int64[np.ndarray, " part"] | None = None,
         weights: Float64[np.ndarray, " rows"] | None = None,
@@ -619,9 +553,8 @@ class Preprocessor:
             classes: class names in code order, for classification.
             special_codes: numbers that mean "missing for this reason"; each that occurs in a column
                 becomes one 0/1 input, and the value counts as missing.
-            orders: how raw rows write the dates of a column, one of `htaf.data.dates.ORDERS`; else year first.
-            units: in which raw rows write the numbers of a column or of the target, see `htaf.data.cells.unit_of`;
-                else none.
+            written: how raw rows write the dates of a column, one of `htaf.data.dates.ORDERS`, else year first; or the
+                unit of the numbers of a column or of the target, see `htaf.data.cells.unit_of`, else none.
             ids: names of columns that predictions have beside.
             rows: int64 [part], the training rows among `features`, taken a column at a time; None: all.
             weights: float64 [rows], > 0, of the target's mean and deviation; what is learned of the columns counts
@@ -637,23 +570,19 @@ class Preprocessor:
             raise DataError(f"expected as many rows as targets, got {count} and {len(target)}")
         if len({str(name) for name in features.columns}) != features.shape[1]:
             raise DataError(f"expected distinct column names, got {listed([*map(str, features.columns)])}")
-        target, notes = np.asarray(target), list[Note]()
+        target, notes, written = np.asarray(target), list[Note](), written or {}
         learned = learn_target(target, task, target_name, tuple(classes), notes, weights)
-        learned = replace(learned, unit=(units or {}).get(target_name, ""))
+        learned = replace(learned, unit=written.get(target_name, ""))
         wanted = encoding_outputs(target, learned)
-        columns = [
-            learn_column(
-                _taken(column, rows),
-                name,
-                special_codes,
-                notes,
-                wanted,
-                (orders or {}).get(name, ""),
-                (units or {}).get(name, ""),
-            )
-            for name, column in ((str(name), column) for name, column in features.items())
-        ]
-        codes = tuple(float(code) for code in special_codes)
+        columns, codes = list[Column](), tuple(float(code) for code in special_codes)
+        for name, column in ((str(name), column) for name, column in features.items()):
+            column = column if rows is None else column.iloc[rows]
+            if is_date(column):
+                columns.append(_learn_date(column, name, notes, wanted[1], written.get(name, "")))
+            elif is_text(column):
+                columns.append(_learn_category(column, name, notes, wanted))
+            else:
+                columns.append(_learn_number(column, name, codes, notes, wanted[1], written.get(name, "")))
         return cls(columns, learned, codes, _in_order(notes), ids, separators)
 
     def transform(
@@ -740,7 +669,7 @@ class Preprocessor:
         cross = None if trained is None else encoding_outputs(trained, self.target)[1]
         with np.errstate(over="ignore"):  # an overflow is reported below, by column and row
             for column in wanted:
-                raw = _taken(features[column.name], rows)
+                raw = features[column.name] if rows is None else features[column.name].iloc[rows]
                 values, at = read_values(column, raw), self._inputs[column.name, column.kind].start
                 _note_without(column, raw, notes)
                 for place in self._inputs[column.name, "missing"]:
@@ -863,9 +792,15 @@ class Preprocessor:
         for key in ("columns", "notes"):
             if not isinstance(top[key], list):
                 raise DataError(f"preprocessing {key}: expected a list, got {top[key]!r:.80}")
-        columns = [read_column(entry, f"columns[{place}]") for place, entry in enumerate(top["columns"])]
-        names = [column.name for column in columns]
-        if len(set(names)) != len(names):
+        columns = list[Column]()
+        for place, entry in enumerate(top["columns"]):
+            where = f"columns[{place}]"
+            kind = stored.value(Kind, entry.get("kind") if isinstance(entry, dict) else None, where)
+            columns.append(stored.read(Column, entry, where, ("name", "kind", *KEYS[kind])))
+            _check_column(columns[-1], where)
+        target = stored.read(Target, top["target"], "target")
+        _check_target(target)
+        if len({column.name for column in columns}) != len(columns):
             raise DataError("preprocessing columns: expected distinct names, got one twice")
         try:
             notes = [Note.from_json(value) for value in top["notes"]]
@@ -874,7 +809,7 @@ class Preprocessor:
         codes = stored.value(tuple[float, ...], top["special_codes"], "special_codes")
         ids = stored.value(tuple[str, ...], top["ids"], "ids")
         separators = stored.value(Separators, top["separators"], "separators")
-        return cls(columns, read_target(top["target"]), codes, notes, ids, separators)
+        return cls(columns, target, codes, notes, ids, separators)
 
 
 def _in_order(notes: list[Note]) -> list[Note]:
@@ -950,7 +885,9 @@ def _note_outside(name: str, values: Shaped[np.ndarray, " present"], low: Any, h
     outside = values[(values < low) | (values > high)]
     if len(outside):
         of = (outside.min(), outside.max(), low, high)
-        shown = tuple(_moment(one) if isinstance(low, np.datetime64) else float(one) for one in of)
+        if isinstance(low, np.datetime64):  # with as many decimals of a second as are not 0
+            of = (str(one.astype("M8[us]")).rstrip("0").rstrip(".") for one in of)
+        shown = tuple(one if isinstance(one, str) else float(one) for one in of)
         notes.append(Note("outside", name, len(outside), shown))
 
 
@@ -971,15 +908,6 @@ def is_by_chance(note: Note, rows: int, trained: int) -> bool:
     q = rows / (rows + trained)
     near = max(least - low, high - most) <= most - least
     return near and (note.count <= 0.01 * rows or q**note.count * (1 + note.count * (1 - q)) >= 1e-3)
-
-
-def _moment(value: np.datetime64) -> str:
-    """ISO 8601, with as many decimals of a second as are not 0."""
-    return str(value.astype("M8[us]")).rstrip("0").rstrip(".")
-
-
-def _taken(column: pd.Series, rows: Int64[np.ndarray, " part"] | None) -> pd.Series:
-    return column if rows is None else column.iloc[rows]
 
 
 def _scaled(values: Float64[np.ndarray, " rows"], column: Column, output: int) -> Float64[np.ndarray, " rows"]:

@@ -88,8 +88,8 @@ class Table:
         notes: everything that was handled; `htaf.data.notes.told` makes sentences of them.
         fingerprint: sha256 of names, kinds and content, equal on every machine.
         special_codes: numbers in the features that say why a value is missing.
-        orders: how the file writes the dates of a column, for `Preprocessor.fit`.
-        units: in which the file writes the numbers of a column, or of the target, for `Preprocessor.fit`.
+        written: how the file writes the dates of a column, or the numbers of one or of the target, for
+            `Preprocessor.fit`.
         ids: columns that name the rows, [rows, ids]; they are no features.
         separators: of thousands and decimals in the file, see `read_frame`.
         parting: what `split` goes by, beside seed and mode.
@@ -106,8 +106,7 @@ class Table:
     notes: tuple[Note, ...]
     fingerprint: str
     special_codes: tuple[float, ...] = ()
-    orders: Mapping[str, str] = field(default_factory=dict)
-    units: Mapping[str, str] = field(default_factory=dict)
+    written: Mapping[str, str] = field(default_factory=dict)
     ids: pd.DataFrame = field(default_factory=pd.DataFrame)
     parting: Parting = Parting()
     weights: Float64[np.ndarray, " rows"] | None = None
@@ -136,8 +135,7 @@ class Table:
             target_name=self.target_name,
             classes=self.classes,
             special_codes=self.special_codes,
-            orders=self.orders,
-            units=self.units,
+            written=self.written,
             ids=[*map(str, self.ids.columns)],
             weights=self.weights_of(rows),
             separators=self.separators,
@@ -203,7 +201,6 @@ def load(
         )
     texts = {*ids, group}
     frame, notes = _read(given, data_dir, lambda column: column not in texts)
-    kept = _kept_texts(frame) if given.lower().endswith(".parquet") else []  # a text file has no types
     name, column = (Path(given).name, target) if known is None else (known.name, known.target)
     if column is None:
         raise DataError(
@@ -211,14 +208,11 @@ def load(
             f"{listed([*map(str, frame)])}"
         )
     _check_target(given, frame, column)
-    parting = Parting(_shares(shares), group, None, time)
-    frame, beside = _leave_out(name, frame, column, exclude, ids, group, time, weight, notes)
     classes, codes = ((), ()) if known is None else (known.classes, known.special_codes)
-    task = task or (None if known is None else known.task)
     return _table(
-        name, frame, column, task, notes, classes, codes, beside=beside, ids=ids, parting=parting,
-        text_as_missing=text_as_missing, texts=[name for name in kept if name in frame],
-        weights=None if weight is None else beside[weight],
+        name, frame, column, task or (known and known.task), notes, classes, codes, exclude=exclude, ids=ids,
+        parting=Parting(_shares(shares), group, None, time), weights=weight, text_as_missing=text_as_missing,
+        by_dtype=given.lower().endswith(".parquet"),  # a text file has no types
     )  # fmt: skip
 
 
@@ -239,13 +233,13 @@ def _leave_out(
     target: str,
     exclude: Sequence[str],
     ids: Sequence[str],
-    group: str | None,
-    time: str | None,
+    parting: Parting,
     weight: str | None,
     notes: list[Note],
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the columns that are read as features and target, and those that are kept beside: ids, group, time,
+) -> pd.DataFrame:
+    """Take out of a frame the columns that are no features, and return those that are kept beside: ids, group, time,
     weight."""
+    group, time = parting.group, parting.time
     own = (("exclude", exclude), ("id", ids), ("group", [group]), ("time", [time]), ("weight", [weight]))
     for what, columns in own:
         for column in columns:
@@ -260,10 +254,12 @@ def _leave_out(
         raise DataError(f"{name}: expected a group or a time, got both: {group!r} and {time!r}")
     beside = frame[[column for column in frame if column in {*ids, group, time, weight}]]
     why = dict.fromkeys(exclude, "excluded") | dict.fromkeys(ids, "names the rows")
-    why |= {} if group is None else {group: "divides the rows: equal ones are in one part"}
+    why |= {group or "": "divides the rows: equal ones are in one part"}
     gone = [str(column) for column in frame if column in why and column != weight]
     notes += [Note("asked", column, values=(why[column],)) for column in gone]
-    return frame.drop(columns=gone if weight is None else [*gone, weight]), beside
+    for column in gone if weight is None else [*gone, weight]:
+        del frame[column]  # of the caller's own, so that none is held twice
+    return beside
 
 
 def from_frame(
@@ -302,18 +298,12 @@ def from_frame(
     """
     frame, notes = with_names(FRAME, named(frame))
     frame = frame.reset_index(drop=True).infer_objects()
-    each = weight = None
+    each: Any = weights
     if isinstance(weights, str):
-        weight = weights if weights in frame else weights.strip()  # as the names of the columns
-    elif weights is not None:
-        each = pd.Series(np.asarray(weights))
-    of = target.strip() if isinstance(target, str) else ""
-    frame, beside = _leave_out(FRAME, frame, of, (), (), None, parting.time, weight, notes)
-    if weight is not None:
-        each = beside[weight]
-    if each is not None and len(each) != len(frame):
-        raise DataError(f"{FRAME}: expected {len(frame):,} weights, one for each row, got {len(each):,}")
-    texts, known = _kept_texts(frame), None
+        each = weights if weights in frame else weights.strip()  # as the names of the columns
+    elif weights is not None and len(weights) != len(frame):
+        raise DataError(f"{FRAME}: expected {len(frame):,} weights, one for each row, got {len(weights):,}")
+    known = None
     if isinstance(target, str):
         target_name = target if target in frame else target.strip()
         _check_target(FRAME, frame, target_name)
@@ -322,11 +312,10 @@ def from_frame(
             raise DataError(f"{FRAME}: expected a task and {len(frame)} target values, got {task} and {len(target)}")
         while target_name in frame:
             target_name += "_"
-        frame = frame.assign(**{target_name: np.asarray(target, dtype=np.float64)})
-        known = target, task, tuple(classes)
+        frame, known = frame.assign(**{target_name: np.asarray(target, dtype=np.float64)}), target
     return _table(
-        FRAME, frame, target_name, task, notes, texts=texts, least=1, text_as_missing=text_as_missing, known=known,
-        beside=beside, parting=parting, weights=each,
+        FRAME, frame, target_name, task, notes, tuple(classes), least=1, text_as_missing=text_as_missing, known=known,
+        parting=parting, weights=each,
     )  # fmt: skip
 
 
@@ -477,30 +466,30 @@ def _table(
     raw: pd.DataFrame,
     target: str,
     task: Task | None,
-    notes: Sequence[Note],
+    notes: list[Note],
     classes: tuple[str, ...] = (),
     special_codes: tuple[float, ...] = (),
     *,
-    texts: Sequence[str] = (),
-    least: int = MIN_ROWS,
-    text_as_missing: bool = False,
-    known: tuple[np.ndarray, Task, tuple[str, ...]] | None = None,
-    beside: pd.DataFrame | None = None,
+    exclude: Sequence[str] = (),
     ids: Sequence[str] = (),
     parting: Parting = Parting(),
-    weights: pd.Series | None = None,
+    weights: Any = None,
+    by_dtype: bool = True,
+    text_as_missing: bool = False,
+    least: int = MIN_ROWS,
+    known: np.ndarray | None = None,
 ) -> Table:
-    """Return the table of raw rows; texts: as `typed` takes them. known: target values, task and classes where they
-    need not be read from the column. beside: the columns that are its ids, or that it is divided by; ids: which are its
-    ids. weights: how much each row counts; without a name they are of no column."""
-    notes = list(notes)
-    beside = pd.DataFrame(index=raw.index) if beside is None else beside
+    """Return the table of raw rows, with the arguments of `load`. weights: how much each row counts: a column, or of no
+    column values. by_dtype: dtypes say which columns are text, see `_kept_texts`. known: target values, which need not
+    be read from the column."""
+    weight, separators = weights if isinstance(weights, str) else None, raw.attrs.get("separators", "")
+    beside = _leave_out(name, raw, target, exclude, ids, parting, weight, notes)
     rows, raw_target = len(raw), raw[target]
-    # before rows go, so that errors count the file's rows
-    separators = raw.attrs.get("separators", "")
-    table, typing_notes = typed(  # rows are not held twice
-        raw, target=target, task=task, texts=texts, consume=True, text_as_missing=text_as_missing
-    )
+    # before rows go, so that errors count the file's rows; none is held twice
+    table, typing_notes = typed(
+        raw, target=target, task=task, texts=_kept_texts(raw) if by_dtype else (), consume=True,
+        text_as_missing=text_as_missing,
+    )  # fmt: skip
     typing_notes += _totals(table)
     present = table[target].notna().to_numpy()
     gone = int((~present).sum())
@@ -510,14 +499,15 @@ def _table(
         )
     if gone:
         notes.append(Note("no target", target, gone))
-    weighing = None if weights is None else amounts_of_rows(name, weights, present, notes)
-    seen = None if weighing is None else table.loc[present, target]
-    if weighing is not None:
+    weighing = seen = None
+    if weights is not None:
+        each = pd.Series(np.asarray(weights)) if weight is None else beside[weight]
+        weighing, seen = amounts_of_rows(name, each, present, notes), table.loc[present, target]
         present = present & (weighing > 0)
         gone = int((~present).sum())
     if present.sum() < least:
         raise DataError(f"{name}: expected at least {least} rows with a target, got {present.sum()}")
-    orders, units = ({**table.attrs.get(kind, {})} for kind in ("dates", "units"))
+    written = table.attrs["written"]
     parting, noted = _parted(name, beside, present, parting)
     notes += noted
     beside = beside.loc[present].reset_index(drop=True)
@@ -534,7 +524,7 @@ def _table(
         why = "; ".join(told(notes[before:])[:5])
         raise DataError(f"{name}: expected at least one usable column beside {target!r}, got none{why and ': ' + why}")
     if known is not None:
-        values, task, classes = known[0][present], *known[1:]
+        values = known[present]
     else:
         values, task, classes = infer_target(name, raw_target, of_target, task, classes, notes)
     if seen is not None and task == "classification" and known is None:
@@ -548,7 +538,6 @@ def _table(
     notes += [Note("missing", column, count) for column, count in missing.items() if count]
     digest = _fingerprint(features, values, target, task, classes, parting, kept)
     named = beside[[column for column in beside if column in {*ids}]]
-    orders, units = ({c: how for c, how in of.items() if c in features or c == target} for of in (orders, units))
     return Table(
         name,
         features,
@@ -559,12 +548,11 @@ def _table(
         tuple(notes),
         digest,
         special_codes,
-        orders,
-        units,
+        {column: how for column, how in written.items() if column in features or column == target},
         named,
         parting,
         kept,
-        "" if weights is None or weights.name is None else str(weights.name),
+        weight or "",
         separators,
     )
 

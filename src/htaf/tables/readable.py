@@ -223,15 +223,17 @@ class Reading:
         raw = values_of(self.inputs, rows)
         return np.stack([one.holds(raw[one.said["column"]]) for one in self.conditions], 1)
 
+    def _held(self, term: Term, bits: Bool[np.ndarray, "rows bits"]) -> Bool[np.ndarray, "rows levels"]:
+        """Which level of a term each row has."""
+        if not term.rule:
+            return (bits[:, None, term.places] == np.array([level.bits for level in term.levels])).all(2)
+        return np.all([bits[:, i] == on for i, on in self.rules[term.places[0]]], axis=0)[:, None]
+
     def points(self, rows: pd.DataFrame, output: int = 0) -> pd.DataFrame:
         """What each term adds to raw rows, by their words: a column a term, then "bias"; their sum is the score."""
         bits, found = self.bits(rows), dict[str, Int64[np.ndarray, " rows"]]()
         for term in self.terms:
-            if term.rule:
-                rule = self.rules[term.places[0]]
-                adds = np.all([bits[:, i] == on for i, on in rule], axis=0) * self.of_rules[output, term.places[0]]
-            else:
-                adds = bits[:, term.places] @ self.weights[output, [*term.places]]
+            adds = self._held(term, bits) @ np.array([level.points[output] for level in term.levels])
             found[term.name] = found.get(term.name, 0) + adds
         # what belongs to no term is the same for every row
         found["bias"] = found.get("bias", 0) + np.full(len(rows), self.bias[output])
@@ -240,14 +242,7 @@ class Reading:
     def shares(self, rows: pd.DataFrame) -> list[list[float]]:
         """Of these rows the share of each level of each term."""
         bits = self.bits(rows)
-        found = list[list[float]]()
-        for term in self.terms:
-            rule = self.rules[term.places[0]] if term.rule else []
-            which = [np.all([bits[:, i] == on for i, on in rule], axis=0)] if term.rule else [
-                (bits[:, term.places] == np.array(level.bits)).all(1) for level in term.levels
-            ]  # fmt: skip
-            found.append([float(one.mean()) for one in which])
-        return found
+        return [self._held(term, bits).mean(0).tolist() for term in self.terms]
 
 
 def condition_of(
