@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from htaf.cli.evaluating import report_once
-from htaf.data.preprocess import Column
+from htaf.data.preprocess import Column, Preprocessor, Target
 from htaf.data.tabular import Table, load, split
 from htaf.models.logic import LogicNet
 from htaf.program.integer.logic_c import compared_of
@@ -159,7 +159,8 @@ DATE = {"order": "day-month-year", "first": "2020-01-02T03:04", "filled": "2021-
     ids=lambda one: one.kind if isinstance(one, Column) else "",
 )
 def test_how_columns_of_each_kind_are_read(column: Column, inputs: int, said: str) -> None:
-    (found,) = contents.columns([column])
+    target = Target("y", "regression")
+    *_, found = contents.columns(Preprocessor([Column("b", "number", 0.0, 1.0), column], target))
     assert found["inputs"] == inputs
     assert found["read"].startswith(said)
 

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64, Int64, Shaped
 
+from htaf._ground.errors import counted
 from htaf.data.cells import TableError, is_date, to_text
 from htaf.data.notes import Note
 
@@ -96,7 +97,8 @@ def find(name: str, codes: Int64[np.ndarray, " rows"], texts: Shaped[np.ndarray,
         others, place = int(wrong[present].sum()), int(np.argmax(wrong))
         known = len(present) - others
         if known < _MOSTLY * len(present) or len(texts) <= MIXED_CATEGORIES:
-            return Note("mixed", name, others, (known, "date", str(texts[place])), _row(codes, place))
+            advice = "; correct them or leave them blank to have dates"
+            return Note("mixed", name, others, (counted(known, "date"), str(texts[place]), advice), _row(codes, place))
         raise TableError(
             f"expected a date as in {known / len(present):.1%} of the rows, got {texts[place]!r}; correct it, leave it "
             "blank or exclude the column",

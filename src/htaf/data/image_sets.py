@@ -25,7 +25,6 @@ from htaf.data.reading import DataError, data_folders, listed
 LARGEST_SIZE = int(MAX_PIXELS**0.5)  # of --size
 SMALLEST, LARGEST, STEP = 32, 224, 32  # sizes that are chosen
 SMALL, MEMORY = 64, 2**32  # images up to this size are held in memory, up to so many bytes
-WHOLE = 50_000  # up to so many files all are decoded once at load, beyond that only their headers are read
 TEST_FOLDERS = ("test", "val", "valid", "validation")
 HELD_OUT = 0.2
 
@@ -65,8 +64,7 @@ def load(
 
     The public sets ("cifar10", "cifar100", "mnist", "cub") are looked for in `data_dir`, then in the folder
     that the environment variable HTAF_DATA names. "digits" comes with scikit-learn. For folders see
-    `read_folder`. All files are decoded once at load; those that cannot be read are left out
-    and noted (beyond 50,000 files only headers are read).
+    `read_folder`. All files are decoded once at load; those that cannot be read are left out and noted.
 
     Args:
         name: a set's name, in any case, or a folder.
@@ -164,8 +162,7 @@ def images_from_files(
         DataError: as `read_folder`.
     """
     listing = train + test
-    whole = len(listing) <= WHOLE
-    looks = look_all([folder / file for file, _ in listing], whole=whole)
+    looks = look_all([folder / file for file, _ in listing])
     bad = [f"{file} ({seen.problem})" for (file, _), seen in zip(listing, looks, strict=True) if seen.problem]
     if len(bad) * 2 > len(listing):
         raise DataError(f"{folder}: expected images, got {len(bad):,} of {len(listing):,} unreadable: {listed(bad, 3)}")
@@ -204,11 +201,6 @@ def images_from_files(
         )
 
     in_memory = max(height, width) <= SMALL and 3 * height * width * len(usable) <= MEMORY
-    if not whole and not in_memory:
-        notes.append(
-            f"{len(listing):,} files: only their headers were checked; a damaged one becomes zeros when it is read, "
-            "with a warning"
-        )
 
     def part(chosen: Int64[Tensor, " rows"]) -> Part:
         names = tuple(usable[row][0] for row in chosen.tolist())

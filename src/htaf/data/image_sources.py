@@ -16,14 +16,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from jaxtyping import Float32, Int32, Int64, UInt8
-from torch import Tensor
+from jaxtyping import Float32, Int32, UInt8
 
 from htaf._ground.errors import first_line
 from htaf._ground.files import regular
@@ -39,20 +38,12 @@ GONE = (FileNotFoundError, PermissionError, ConnectionError, TimeoutError)
 Label = int | str | None
 
 
-@runtime_checkable
-class Batches(Protocol):
-    """Images in memory or on disk, or what a frozen backbone gives of them."""
-
-    def batch(self, rows: Int64[Tensor, " rows"]) -> UInt8[Tensor, "rows c h w"] | Float32[Tensor, "rows f"]:
-        """Return the images of some rows."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Held:
-    """An image that needs no decoding: a row of what gives it. Another process is sent its pixels, not the source."""
+    """An image that needs no decoding: a row of what gives it, such as a part of a set. Another process is sent its
+    pixels, not the source."""
 
-    source: Batches
+    source: Any
     row: int
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -227,18 +218,10 @@ def _problem(image: Image, error: DataError | None) -> str:
 
 def _numbers(labels: Sequence[Label], classes: Sequence[str]) -> tuple[Int32[np.ndarray, " n"], int]:
     """Return class numbers, -1 for none; and how many labels are none of the classes."""
-    names = {name: number for number, name in enumerate(classes)}
-
-    def number(label: Label) -> int | None:
-        if isinstance(label, str) and label in names:
-            return names[label]
-        try:
-            value = -1 if label is None else int(label)
-        except (TypeError, ValueError):
-            return None
-        return value if -1 <= value < len(classes) else None
-
-    found = [number(label) for label in labels]
+    known: dict[Label, int] = {None: -1, **{str(number): number for number in range(-1, len(classes))}}
+    known |= {number: number for number in range(-1, len(classes))}
+    known |= {name: number for number, name in enumerate(classes)}  # a name comes before a number
+    found = [known.get(label) for label in labels]
     return np.array([-1 if one is None else one for one in found], np.int32), found.count(None)
 
 

@@ -439,7 +439,8 @@ def augment(
         mirrored = torch.rand(len(images), generator=generator, device="cpu", dtype=torch.float64) < 0.5
     else:
         seen = torch.arange(len(images), device="cpu") if rows is None else rows
-        mirrored = _turns(seen, epoch) & (preset == "shift-flip")
+        turn = (seen.cpu() * 2654435761 >> 16) + epoch  # Knuth's multiplicative hash: halves of any order
+        mirrored = (turn % 2 == 1) & (preset == "shift-flip")
     how, kind = ("constant", torch.uint8) if by_chance else ("reflect", torch.float32)  # whole numbers do not reflect
     padded = pad(images.to(kind), (margin,) * 4, mode=how).to(torch.uint8) if margin else images
     return crop(padded, (height, width), top, left, mirrored)
@@ -461,12 +462,6 @@ def generator_of(key: int) -> Generator:
         raise ValueError(f"key must be >= 0, got {key}")
     seed = np.random.SeedSequence(key).generate_state(1, np.uint64)  # the generator itself wants a well mixed seed
     return Generator("cpu").manual_seed(int(seed[0]) >> 1)
-
-
-def _turns(rows: Int64[Tensor, " b"], epoch: int) -> Bool[Tensor, " b"]:
-    """Return which images are mirrored in an epoch: one half of them in the even ones, the other half in the odd
-    ones."""
-    return ((rows.cpu() * 2654435761 >> 16) + epoch) % 2 == 1  # Knuth's multiplicative hash: halves of any order
 
 
 def crop(

@@ -12,7 +12,7 @@ import pandas as pd
 from jaxtyping import Shaped
 
 from htaf._ground.errors import DataError as DataError
-from htaf._ground.errors import listed, option
+from htaf._ground.errors import counted, listed, option
 from htaf.data.cells import (
     TableError,
     finite_numbers,
@@ -139,7 +139,9 @@ def _of_texts(
         return _of_dates(name, dates, written, notes)
     values, wrong = to_number(pd.Series(known, dtype=object))
     if not wrong.any():
-        notes += _about_writing(name, known)
+        as_people_write = ((text, number_in(text)) for text in known if not is_number(text))  # such as (5), 5- or 1,352
+        shown = next(((text, f"{value:.15g}") for text, value in as_people_write if value is not None), None)
+        notes += [Note("read as", name, values=shown)] if shown else []
         return _of_numbers(name, column, of_rows(values).to_numpy(), notes)
     of_unit = not target or task == "regression" or (task is None and len(known) > MAX_CLASSES)
     if of_unit and (unit := unit_of(known)) is not None:
@@ -161,18 +163,10 @@ def _of_texts(
             row(first),
         )
     if numbers:
-        notes.append(Note("mixed", name, count, (numbers, "number", known[first]), row(first)))
+        notes.append(Note("mixed", name, count, (counted(numbers, "number"), known[first], ""), row(first)))
     elif dates is not None:
         notes.append(dates)
     return pd.Series(text, dtype=object)  # not pandas' own text type: None stays None
-
-
-def _about_writing(name: str, texts: Shaped[np.ndarray, " texts"]) -> list[Note]:
-    """Return a note on the first number that is written as people do, such as (5), 5- or 1,352."""
-    for text in texts:
-        if not is_number(text) and (value := number_in(text)) is not None:
-            return [Note("read as", name, values=(text, f"{value:.15g}"))]
-    return []
 
 
 def _refuse_containers(name: str, column: pd.Series) -> None:

@@ -11,6 +11,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,8 @@ PIECE, WIDE = 4 * 2**20, 4096  # bytes of text that are held at a time; of each 
 ROWS = 65_536  # of a piece of a Parquet file
 Numbers = Callable[[str], bool]
 
-_QUOTED_COMMA = re.compile(rb'"[^"\r\n]{0,20}\d,\d[^"\r\n]{0,20}"')
-_BEYOND = re.compile(rb"[^,;\t\r\n\"]{0,30}[\x80-\xff]{1,30}[^,;\t\r\n\"]{0,30}")
+_QUOTED_COMMA = re.compile(r'"[^"\r\n]{0,20}[0-9],[0-9][^"\r\n]{0,20}"')
+_BEYOND = re.compile(r"[^,;\t\r\n\"]{0,30}[^\x00-\x7f]{1,30}[^,;\t\r\n\"]{0,30}")
 _PADDED = r"^0\d+$"
 _DAMAGED = (OSError, EOFError, zlib.error, UnicodeError)
 
@@ -429,38 +430,24 @@ def _binary(path: Path) -> gzip.GzipFile | io.BufferedReader:
 
 def _encoding(path: Path, label: str) -> tuple[str, list[Note], bool]:
     """UTF-8 with or without a mark, UTF-16 with one, else Windows-1252, else Latin-1; and whether there are commas in
-    quoted numbers. The file is read through once.
+    quoted numbers. The file is read through, once for each encoding that is tried.
 
     Raises:
         DataError: it holds no text.
     """
-    decoder = codecs.getincrementaldecoder("utf-8")()
     with _binary(path) as file:
-        block = file.read(1 << 20)
-        if block.startswith((b"\xff\xfe", b"\xfe\xff")):
+        if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
             return "utf-16", [], True
-        known = windows = True
-        commas, beyond = False, b""
-        while block:
-            commas = commas or _QUOTED_COMMA.search(block) is not None
-            beyond = beyond or b"".join(match[0] for match in [_BEYOND.search(block)] if match)
-            if b"\0" in block:
-                raise DataError(f"{label}: expected text, got a binary file")
-            try:
-                if known:
-                    decoder.decode(block, final=False)
-            except UnicodeDecodeError:
-                known = False
-            windows = windows and not any(byte in block for byte in (b"\x81", b"\x8d", b"\x8f", b"\x90", b"\x9d"))
-            block = file.read(1 << 20)
-        try:
-            decoder.decode(b"", final=known)
-        except UnicodeDecodeError:
-            known = False
-    if known:
-        return "utf-8-sig", [], commas
-    encoding, kind = ("cp1252", "Windows-1252") if windows else ("latin-1", "Latin-1")
-    return encoding, [Note("encoding", values=(kind, beyond.decode(encoding).strip()))], commas
+    for encoding, kind in (("utf-8-sig", ""), ("cp1252", "Windows-1252"), ("latin-1", "Latin-1")):
+        commas, beyond = False, ""
+        with _binary(path) as raw, io.TextIOWrapper(raw, encoding, newline="") as file, suppress(UnicodeDecodeError):
+            while block := file.read(1 << 20):
+                if "\0" in block:
+                    raise DataError(f"{label}: expected text, got a binary file")
+                commas = commas or _QUOTED_COMMA.search(block) is not None
+                beyond = beyond or "".join(match[0] for match in [_BEYOND.search(block)] if match)
+            return encoding, [Note("encoding", values=(kind, beyond.strip()))] if kind else [], commas
+    raise AssertionError("Latin-1 reads every byte")
 
 
 def check_path(path: Path) -> None:

@@ -637,7 +637,9 @@ def _totals(table: pd.DataFrame) -> list[Note]:
             sums[place] += 1
     found = [place for place, times in sums.items() if times >= min(2, numbers)]
     rows_named = named or dict.fromkeys(found[:1], "")
-    return [Note("total row", values=(text,), row=row + 1) for row, text in sorted(rows_named.items())]
+    summed = "the largest value is the sum of the others"
+    said = {row: repr(text) if text else summed for row, text in sorted(rows_named.items())}
+    return [Note("total row", values=(text,), row=row + 1) for row, text in said.items()]
 
 
 def _far_value(name: str, column: pd.Series) -> list[Note]:

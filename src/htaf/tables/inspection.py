@@ -213,9 +213,7 @@ def network_importance(
     if names:
         trained = DummyRegressor()  # the network is trained: it is `score` that asks it
         with progress("importance of columns", repeats * len(names), shown=None) as advance:
-            found: Any = permutation_importance(
-                trained, own, None, scoring=score, n_repeats=repeats, random_state=0
-            )
+            found: Any = permutation_importance(trained, own, None, scoring=score, n_repeats=repeats, random_state=0)
         frame = pd.DataFrame({"worse": found.importances_mean, "std": found.importances_std}, index=names)
     frame = frame.rename_axis("column").sort_values("worse", ascending=False, kind="stable")
     return Importance(metric, before[metric], rows, repeats, frame)
@@ -261,7 +259,10 @@ def reasons(model: Run | Fitted, row: pd.DataFrame, data: Table | pd.DataFrame |
         raise InspectionError(f"expected one row, got {len(row)}: ask for each by itself, as row.iloc[[0]]")
     network, target = run.model(exact=run.has_step), preprocessor.target
     inputs = preprocessor.transform(row)
-    first, second = _likeliest(forward(network, torch.from_numpy(inputs)), target)
+    outputs, first, second = forward(network, torch.from_numpy(inputs)), 0, 0
+    if target.classes:  # by a threshold the other one may have the higher logit
+        first = int(decided(outputs, target.threshold)[0])
+        second = next(place for place in outputs[0].argsort(descending=True, stable=True).tolist() if place != first)
 
     def decision(inputs: Float32[np.ndarray, "rows inputs"]) -> Float64[np.ndarray, " rows"]:
         outputs = forward(network, torch.from_numpy(inputs)).double().numpy()
@@ -280,14 +281,3 @@ def reasons(model: Run | Fitted, row: pd.DataFrame, data: Table | pd.DataFrame |
     if not target.classes:
         return RowReasons(own, None, own, frame)
     return RowReasons(target.classes[first], target.classes[second], own, frame)
-
-
-def _likeliest(outputs: Float32[Tensor, "1 outputs"], target: Target) -> tuple[int, int]:
-    """The class that is predicted and that of the next highest logit, which by a threshold may be the higher; zeros of
-    a number."""
-    if not target.classes:
-        return 0, 0
-    first = int(decided(outputs, target.threshold)[0])
-    others = outputs[0].clone()
-    others[first] = -torch.inf
-    return first, int(others.argmax())

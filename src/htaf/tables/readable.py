@@ -246,19 +246,30 @@ class Reading:
 
 
 def condition_of(
-    said: dict[str, Any], threshold: float, given: Input, near: Sequence[float] = (-0.499, 0, 0.499)
+    said: dict[str, Any],
+    threshold: float,
+    given: Input,
+    near: Sequence[float] = (-0.499, 0, 0.499),
+    *,
+    whole: bool = False,
 ) -> Condition:
     """Say which raw values have a bit, by its input, see `Condition`, and its threshold as the network has it.
 
     near: where its number may be, in units of the network around the threshold; by default where this one reads it as
-    the threshold. The values that are rounded up to the threshold begin at -0.5.
+    the threshold. The values that are rounded up to the threshold begin at -0.5. whole: the column has whole numbers
+        alone; then it is the least of them that has the bit, as of parts of a date that are whole.
     """
     unit = 2.0**-given.exponent
     least = math.ceil(threshold / unit)
     if said["kind"] in ("number", "date"):
         span = said["high"] - said["low"]
         ends = (said["low"] + (least + off) * unit * span for off in near)
-        return Condition(said, given, least, shortest(*ends))
+        number = shortest(*ends)
+        if whole or said.get("part") in ("year", "month", "weekday", "day of year"):
+            some = math.ceil(number) + np.arange(-1.0, 2.0)
+            first = int(np.argmax(prepared_column({**said, "codes": ()}, some, given) >= least))
+            number = float(some[first]) if first else number  # 0: a range so wide that the bit does not tell them apart
+        return Condition(said, given, least, number)
     if said["kind"] == "encoded":
         return Condition(said, given, least, texts=frozenset(t for t, v in said["values"].items() if v >= least))
     return Condition(said, given, least, texts=frozenset(said.get("texts", [said.get("text", "")])))

@@ -124,12 +124,6 @@ def raw_columns(features: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(made, index=features.index)
 
 
-def rows_within(count: int, columns: int, classes: int) -> int:
-    """Say on how many of `count` rows a model is fitted, so that its time is bounded."""
-    cells = max(1, columns) * (classes if classes > 2 else 1)
-    return min(count, MOST_ROWS, max(FEWEST_ROWS, MOST_WORK // cells))
-
-
 def _fitted(
     name: str,
     table: Table,
@@ -139,22 +133,21 @@ def _fitted(
     beside: tuple[str, Draws] | None,
 ) -> Baseline:
     """One model, fitted and measured."""
-    classes, train = len(table.classes), np.asarray(rows["train"])
-    if name == "boosting" and classes > MOST_CLASSES:
-        return Baseline(name, note=f"not fitted: {classes} classes, more than {MOST_CLASSES}")
-    columns = table.features.shape[1]
-    if name == "boosting" and columns > MOST_COLUMNS:
-        return Baseline(name, note=f"not fitted: {columns:,} columns, more than {MOST_COLUMNS:,}")
-    note = ""
-    if name != "constant":
-        within = rows_within(len(train), columns, classes)
-        if within < len(train):
-            note = f"fitted on {within:,} of {len(train):,} training rows, evenly spread"
-            some = np.linspace(0, len(train) - 1, within).astype(np.int64)
-            train, weights = train[some], None if weights is None else weights[some]
-    rounds = ROUNDS if classes <= 2 else min(ROUNDS, max(5, MOST_TREES // classes))
-    if name == "boosting" and rounds < ROUNDS:
-        note = "; ".join(filter(None, [note, f"{rounds} rounds instead of {ROUNDS}, for {classes} classes"]))
+    classes, columns, train = len(table.classes), table.features.shape[1], np.asarray(rows["train"])
+    notes, rounds = list[str](), ROUNDS
+    if name == "boosting":
+        for count, most, what in ((classes, MOST_CLASSES, "classes"), (columns, MOST_COLUMNS, "columns")):
+            if count > most:
+                return Baseline(name, note=f"not fitted: {count:,} {what}, more than {most:,}")
+        rounds = ROUNDS if classes <= 2 else min(ROUNDS, max(5, MOST_TREES // classes))
+    cells = max(1, columns) * (classes if classes > 2 else 1)
+    within = min(len(train), MOST_ROWS, max(FEWEST_ROWS, MOST_WORK // cells))
+    if name != "constant" and within < len(train):
+        notes.append(f"fitted on {within:,} of {len(train):,} training rows, evenly spread")
+        some = np.linspace(0, len(train) - 1, within).astype(np.int64)
+        train, weights = train[some], None if weights is None else weights[some]
+    if rounds < ROUNDS:
+        notes.append(f"{rounds} rounds instead of {ROUNDS}, for {classes} classes")
     chosen = raw_columns(table.features.iloc[train])
     model = _model(name, table.task, chosen, rounds)
     last = f"{model.steps[-1][0]}__" if hasattr(model, "steps") else ""
@@ -183,7 +176,7 @@ def _fitted(
             drawn = drawn_metrics(outputs, truth, table.task, target.std, weights=of)
             intervals = {metric: interval(values) for metric, values in drawn.items()}
             ahead = {metric: interval(beside[1][metric] - values) for metric, values in drawn.items()}
-    return Baseline(name, found, len(train), note=note, intervals=intervals, ahead=ahead)
+    return Baseline(name, found, len(train), note="; ".join(notes), intervals=intervals, ahead=ahead)
 
 
 def _model(name: str, task: str, raw: pd.DataFrame, rounds: int) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from collections.abc import Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -64,21 +65,24 @@ def telling(program: IntegerProgram, logic: Logic, table: Table, measured: Measu
     some = slice(None, None, math.ceil(len(measured.rows) / SAMPLED))
     x = torch.cat([x for x, _ in table_part(table, measured.preprocessor, measured.rows[some])]).numpy()
     values, truth, found = program.every_value(program.input.quantised(x)), measured.truth()[some], list[Any]()
+    numbers = table.features.select_dtypes("number")
+    whole = {str(name) for name, column in numbers.items() if (column.dropna() % 1 == 0).all()}
     counted = values[program.ops[logic.number - 1].reads[0]].reshape(len(x), len(logic.groups), -1)
     for group, bits in enumerate(logic.groups):
         own = truth == group if measured.preprocessor.target.classes else truth > np.median(truth)
         shares = [counted[rows, group].sum(0) / max(rows.sum(), 1) for rows in (own, ~own)]
         for bit, share, other in zip(bits, *shares, strict=True):
-            reads = [condition(program, one) for one in ([bit] if isinstance(bit, Compared) else bit.inputs)]
+            reads = [condition(program, one, whole) for one in ([bit] if isinstance(bit, Compared) else bit.inputs)]
             found.append({"class": group, "reads": reads, "own": float(share), "others": float(other)})
     return sorted(found, key=lambda one: -abs(one["own"] - one["others"]))
 
 
-def condition(program: IntegerProgram, bit: Bit) -> str:
-    """Say in words where an input of a truth table is 1, in the unit of its column."""
+def condition(program: IntegerProgram, bit: Bit, whole: Collection[str] = ()) -> str:
+    """Say in words where an input of a truth table is 1, in the unit of its column; whole: columns of whole numbers."""
     if not isinstance(bit, Compared):
         return "another table"
     said, unit = program.about["columns"][bit.place], 2.0**-program.input.exponent
-    ends = [condition_of(said, end * unit, program.input, (-0.501, -0.5, -0.499)) for end in bit.toggles]
+    of_whole, near = said["column"] in whole, (-0.501, -0.5, -0.499)
+    ends = [condition_of(said, end * unit, program.input, near, whole=of_whole) for end in bit.toggles]
     signs = itertools.cycle((not bit.first, bool(bit.first)))
     return ", ".join(one.text(on) for one, on in zip(ends, signs, strict=False))

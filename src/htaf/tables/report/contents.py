@@ -232,7 +232,7 @@ def contents(
         "importance": importance(run, table, part=part).to_json(),
         "circuit": circuit(run, table, measured) if record["model"]["kind"] == "logic" else None,
         "readable": whole_model(run, table.features.iloc[measured.rows]) if run.is_readable else None,
-        "columns": columns(preprocessor.columns),
+        "columns": columns(preprocessor),
         "left_out": left_out(record),
         "notes": told(from_record(record["notes"])),
         "recipe": record["recipe"],
@@ -316,15 +316,12 @@ def calibration(measured: Measured) -> dict[str, Any]:
     weights = np.ones(len(said)) if weights is None else weights
     place = np.minimum((said * BINS).astype(np.int64), BINS - 1)
     bins, error = list[dict[str, Any]](), 0.0
-    for number in range(BINS):
+    for number in np.unique(place).tolist():
         chosen = place == number
-        count = int(chosen.sum())
-        if not count:
-            continue
         predicted, observed = (float(np.average(of[chosen], weights=weights[chosen])) for of in (said, right))
         share = float(weights[chosen].sum() / weights.sum())
         error += abs(predicted - observed) * share
-        one = {"low": number / BINS, "high": (number + 1) / BINS, "rows": count, "share": share}
+        one = {"low": number / BINS, "high": (number + 1) / BINS, "rows": int(chosen.sum()), "share": share}
         bins.append(one | {"predicted": predicted, "observed": observed})
     return {"of": "class 1" if two else "highest", "bins": bins, "error": error}
 
@@ -344,19 +341,11 @@ def residuals(measured: Measured) -> dict[str, Any]:
     for chosen in np.array_split(order, min(BINS, len(order))):
         own = None if weights is None else weights[chosen]
         how = "linear" if own is None else "inverted_cdf"  # of weighted rows: up to which so much of the weight lies
-        q10, median, q90 = np.quantile(left[chosen], [0.1, 0.5, 0.9], weights=own, method=how)
-        bins.append(
-            {
-                "low": float(predicted[chosen].min()),
-                "high": float(predicted[chosen].max()),
-                "rows": len(chosen),
-                "predicted": float(np.average(predicted[chosen], weights=own)),
-                "mean": float(np.average(left[chosen], weights=own)),
-                "q10": float(q10),
-                "median": float(median),
-                "q90": float(q90),
-            }
-        )
+        spread = np.quantile(left[chosen], [0.1, 0.5, 0.9], weights=own, method=how).tolist()
+        means = (float(np.average(of[chosen], weights=own)) for of in (predicted, left))
+        one = {"low": float(predicted[chosen].min()), "high": float(predicted[chosen].max()), "rows": len(chosen)}
+        one |= dict(zip(("predicted", "mean"), means, strict=True))
+        bins.append(one | dict(zip(("q10", "median", "q90"), spread, strict=True)))
     mean = float(np.average(left, weights=weights))
     return {"bins": bins, "mean": mean, "deviation": float(np.average((left - mean) ** 2, weights=weights) ** 0.5)}
 
@@ -371,9 +360,11 @@ def confused(matrix: Int64[np.ndarray, "true predicted"]) -> dict[str, Any]:
     return {"matrix": matrix.tolist() if len(matrix) <= MOST_CLASSES else None, "pairs": pairs}
 
 
-def columns(learned: Sequence[Column]) -> list[dict[str, Any]]:
+def columns(known: Preprocessor) -> list[dict[str, Any]]:
     """Say of each raw column its kind, how many inputs it makes, and in words how it is read."""
-    return [{"name": c.name, "kind": KINDS[c.kind], "inputs": _inputs(c), "read": read_as(c)} for c in learned]
+    inputs = {c.name: len(known.inputs_of(c.name)) for c in known.columns}
+    of = ({"name": c.name, "kind": KINDS[c.kind], "inputs": inputs[c.name], "read": read_as(c)} for c in known.columns)
+    return [*of]
 
 
 def left_out(record: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -387,12 +378,6 @@ def left_out(record: Mapping[str, Any]) -> list[dict[str, str]]:
             places = str(note.values[0]).split(", ")
             found += [{"name": f"column {place}", "why": "has no name"} for place in places]
     return found
-
-
-def _inputs(column: Column) -> int:
-    if column.kind == "number":
-        return (column.high > column.low) + len(column.codes) + column.missing
-    return len(column.categories) + column.other if column.kind == "category" else len(column.outputs) + column.missing
 
 
 def read_as(column: Column) -> str:
