@@ -27,7 +27,7 @@ from htaf.data.notes import Note, new_sentences
 
 if TYPE_CHECKING:
     from htaf.data.tabular import Table
-    from htaf.tables.report.baselines import Baseline
+    from htaf.tables.report.contents import Baseline
     from htaf.training.runs import Run
 FEWEST = 3  # classes with the lowest recall that are named
 
@@ -125,7 +125,7 @@ def report(
     with needs_source("give --data"):
         table = opened.data(data, data_dir=data_dir)
     assert isinstance(table, Table)
-    with progress("report", 4) as advance:
+    with progress("report", 4, every=0) as advance:
         values = write_report(opened, table, baselines=baselines, progress=lambda name: advance(1, f"baseline {name}"))
     if json:
         return print_json(values)
@@ -143,7 +143,7 @@ def report_once(run: Run, table: Table, *, baselines: bool = True) -> None:
     if has_report(run):
         return
     try:
-        with progress("report", 4) as advance:
+        with progress("report", 4, every=0) as advance:
             write_report(run, table, baselines=baselines, progress=lambda name: advance(1, f"baseline {name}"))
     except Exception as error:
         say_notes([f"no {PAGE}, the run itself is whole: {first_line(error)}; htaf report {run.path} writes it"])

@@ -289,7 +289,7 @@ class TableFlags:
 
     def given(self, data: str, out: Path, data_dir: str | None, chosen: Chosen, changes: Mapping[str, Any]) -> Given:
         """Check the data as far as possible before they are read; UsageError and others for what cannot be."""
-        from htaf.data.named import is_named
+        from htaf.data.tabular import is_named
         from htaf.data.table_files import check_path
         from htaf.data.tabular import located
 

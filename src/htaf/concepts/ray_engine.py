@@ -23,7 +23,7 @@ from htaf._ground.console import tell
 from htaf._ground.errors import counted, first_line
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.extract import Block, ConceptNetwork, Engine, Job, Outcome, machine, read, write
-from htaf.data.image_sources import Held
+from htaf.data.image_sets import Held
 
 REACHED = 5.0  # seconds for an address to take a connection
 LOCAL: dict[str, Any] = {"include_dashboard": False}  # options of `ray.init` for a cluster of this machine alone

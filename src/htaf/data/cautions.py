@@ -27,6 +27,7 @@ NEARLY = 0.95  # as GIVEN_AWAY, of columns without which the error is many times
 TIMES = 4.0  # of 57 real tables the highest was 2
 MOST_FITTED = 400_000  # rows x columns of a forest
 TREES = 30
+MEASURES = "R2 of the ranks", "balanced accuracy"
 MOST_OF_SMALL = 3  # columns of a table in which it is no wonder that two say the target
 FEWEST_VALUES = 16  # of a column that numbers or names what has several rows
 MOST_OF_VALUE = 20  # rows
@@ -64,20 +65,17 @@ def _given_away(features: dict[str, pd.Series], table: Table, train: Int64[np.nd
     """Note columns that alone give the target almost without error. Each row of one half of the training part is
     guessed from the row of the other half whose value is nearest."""
     count = min(len(train), MOST_ROWS, max(FEWEST_ROWS, MOST_CELLS // max(1, len(features))))
-    if count < FEWEST_ROWS:
-        return []
-    rows = _shuffled(train, count)
-    known, asked = rows[: count // 2], rows[count // 2 :]
-    score = _score(table, asked)
+    rows, score = _drawn(table, train, count)
     if score is None:
         return []
+    known, asked = rows[: count // 2], rows[count // 2 :]
     notes: list[Note] = []
     for name, column in features.items():
         values = _as_numbers(column.iloc[rows])
         guessed = _nearest(values[: len(known)], values[len(known) :])
         found = score(table.target[known][guessed])
         if found >= GIVEN_AWAY:
-            what = (_measure(table), round(found, 4), table.target_name)
+            what = (MEASURES[bool(table.classes)], round(found, 4), table.target_name)
             notes.append(Note("gives the target away", name, len(asked), what))
     return notes
 
@@ -88,13 +86,10 @@ def _say_most(features: dict[str, pd.Series], table: Table, train: Int64[np.ndar
     from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
     count = min(len(train), MOST_ROWS, MOST_FITTED // max(1, len(features)))
-    if count < FEWEST_ROWS:
-        return []
-    rows, names = _shuffled(train, count), [*features]
-    half, target = count // 2, table.target[rows]
-    score = _score(table, rows[half:])
+    rows, score = _drawn(table, train, count)
     if score is None:
         return []
+    names, half, target = [*features], count // 2, table.target[rows]
     values = np.stack([_as_numbers(column.iloc[rows]) for column in features.values()], 1)
     known = target[:, None]  # of classes 0 and 1 for each
     outputs = (known == np.arange(len(table.classes)) if table.classes else known).astype(np.float64)
@@ -127,7 +122,7 @@ def _say_most(features: dict[str, pd.Series], table: Table, train: Int64[np.ndar
     chosen, said = max(found, key=lambda one: one[1], default=((), 0.0))
     if said < NEARLY or TIMES * (1 - said) > 1 - (rest := forest(np.delete(values, chosen, axis=1))):
         return []
-    what, own = _measure(table), tuple(names[place] for place in sorted(chosen))
+    what, own = MEASURES[bool(table.classes)], tuple(names[place] for place in sorted(chosen))
     return [Note("say most", table.target_name, count - half, (own, what, round(said, 4), round(rest, 4)))]
 
 
@@ -135,10 +130,6 @@ def _forest(table: Table) -> Any:
     from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 
     return (ExtraTreesClassifier if table.classes else ExtraTreesRegressor)(TREES, min_samples_leaf=2, random_state=0)
-
-
-def _measure(table: Table) -> str:
-    return "balanced accuracy" if table.classes else "R2 of the ranks"
 
 
 def _pair(
@@ -243,10 +234,13 @@ def _errors(
     return (seen, unseen), error(np.bincount(truth).argmax() if table.classes else truth.mean())
 
 
-def _shuffled(train: Int64[np.ndarray, " train"], most: int) -> Int64[np.ndarray, " rows"]:
-    """Return at most so many rows, evenly spread, in random order."""
-    rows = train[np.linspace(0, len(train) - 1, min(len(train), most)).astype(np.int64)]
-    return rows[random_order(len(rows), SHUFFLED)]
+def _drawn(
+    table: Table, train: Int64[np.ndarray, " train"], count: int
+) -> tuple[Int64[np.ndarray, " rows"], Callable[[Any], float] | None]:
+    """Return so many rows, evenly spread, in random order, and a score of guesses of their second half."""
+    rows = train[np.linspace(0, len(train) - 1, count).astype(np.int64)]
+    rows = rows[random_order(len(rows), SHUFFLED)]
+    return rows, _score(table, rows[count // 2 :]) if count >= FEWEST_ROWS else None
 
 
 def _as_numbers(column: pd.Series) -> Float64[np.ndarray, " rows"]:

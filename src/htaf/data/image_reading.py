@@ -62,15 +62,17 @@ def threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def look(path: Path) -> Look:
-    """Find out whether a file can be read: decode all of it, JPEG at down to 1/8 size, which still reads every byte."""
+def look(path: Path, *, whole: bool = True) -> Look:
+    """Find out whether a file can be read; whole: decode all of it (JPEG at down to 1/8 size, which still reads every
+    byte), not the header only."""
     _expect_reader()
     try:
         with _opened(path) as image:
             width, height = image.size
             sideways = image.format != "TIFF" and image.getexif().get(ORIENTATION, 1) > 4  # TIFF is upright already
-            image.draft(None, (8 * SMALL, 8 * SMALL))
-            _rgb(image)
+            if whole:
+                image.draft(None, (8 * SMALL, 8 * SMALL))
+                _rgb(image)
     except Exception as error:  # PIL's readers raise nearly everything on damaged files
         return Look(problem=_reason(error))
     return Look((width, height) if sideways else (height, width))

@@ -428,7 +428,10 @@ def augment(
         ValueError: an unknown preset, or a negative key.
     """
     check_preset(preset)
-    generator = generator_of(key)
+    if key < 0:
+        raise ValueError(f"key must be >= 0, got {key}")
+    seed = np.random.SeedSequence(key).generate_state(1, np.uint64)  # keys that differ in one bit: unrelated draws
+    generator = Generator("cpu").manual_seed(int(seed[0]) >> 1)
     if preset == "none" or not len(images):
         return images
     height, width = images.shape[2:]
@@ -450,18 +453,6 @@ def check_preset(preset: str) -> None:
     """Raise ValueError for an unknown preset."""
     if preset not in get_args(Augment):
         raise ValueError(f"augment: expected one of {', '.join(get_args(Augment))}, got {preset!r}")
-
-
-def generator_of(key: int) -> Generator:
-    """Return a generator for a key; keys that differ in one bit give unrelated draws.
-
-    Args:
-        key: a whole number >= 0, of any size.
-    """
-    if key < 0:
-        raise ValueError(f"key must be >= 0, got {key}")
-    seed = np.random.SeedSequence(key).generate_state(1, np.uint64)  # the generator itself wants a well mixed seed
-    return Generator("cpu").manual_seed(int(seed[0]) >> 1)
 
 
 def crop(
@@ -507,10 +498,7 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
 
     def __post_init__(self) -> None:
         check_preset(self.augment)
-        expected, came = (
-            (self.preprocessor.channels, *self.preprocessor.size),
-            (self.part.channels, *self.part.size),
-        )
+        expected, came = ((one.channels, *one.size) for one in (self.preprocessor, self.part))
         if expected != came:
             raise DataError(f"expected images of [channels, height, width] {expected}, got {came}")
 

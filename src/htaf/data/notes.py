@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from htaf._ground.errors import counted, listed, option
@@ -37,8 +37,7 @@ class Note:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields that are set, as plain JSON values."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: lists(value) for name, value in given.items() if value or name == "kind"}
+        return {name: lists(value) for name, value in vars(self).items() if value or name == "kind"}
 
     @classmethod
     def from_json(cls, data: Any) -> Note:
@@ -134,18 +133,15 @@ class _Count(int):
 def _words(note: Note) -> Mapping[str, Any]:
     """Return the words for the fields of a sentence; `names` are the values, the others ways to do something else."""
     by_time, name = option(f"--time {note.column!r}", f"htaf.fit(..., time={note.column!r})"), f"{note.column!r}"
+    groups = (group for group in note.values if isinstance(group, tuple))
+    spellings = some([" = ".join(map(repr, group)) for group in groups], 5)  # of one thing each
     in_python = f"sklearn.model_selection.GroupKFold with groups=frame[{name}]"
     return {
         "by_time": by_time, "by_group": option(f"--group {name}", in_python),
         "own": option("Without --data they are", "Without other data they are"),
         "column": note.column, "count": _Count(note.count), "values": note.values, "row": f"row {note.row}",
-        "names": listed([*note.values]), "spellings": _spellings(note.values),
+        "names": listed([*note.values]), "spellings": spellings,
     }  # fmt: skip
-
-
-def _spellings(groups: tuple[Any, ...]) -> str:
-    """Spellings of one thing each, of five things at most."""
-    return some([" = ".join(map(repr, group)) for group in groups if isinstance(group, tuple)], 5)
 
 
 def _unseen(note: Note) -> str:

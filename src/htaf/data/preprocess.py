@@ -2,6 +2,7 @@
 about each column and the target, and its JSON form."""
 
 import math
+import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,6 @@ from htaf.data.cells import (
     Separators,
     TableError,
     finite_numbers,
-    form_of,
     is_date,
     is_nearly_number,
     is_number,
@@ -115,8 +115,9 @@ def numbers_as_text(column: pd.Series) -> str | None:
     known = [text for text in to_text(present.iloc[some]) if text is not None]
     numbers = [text for text in known if is_nearly_number(text)]
     if len(numbers) < MOSTLY * len(known) and len({*known}) > MOST_ONE_HOT:
-        forms = [form for form, _ in Counter(map(form_of, known)).most_common(3) if form.startswith("#")]
-        numbers = [text for text in known if form_of(text) in forms]
+        written = [re.sub(r"\d+", "#", text.casefold()) for text in known]  # "13h45" and "9h05" are "#h#"
+        forms = [form for form, _ in Counter(written).most_common(3) if form.startswith("#")]
+        numbers = [text for text, form in zip(known, written, strict=True) if form in forms]
     if not known or len(numbers) < MOSTLY * len(known):
         return None
     # all are plain in a data frame alone, whose dtypes decide; those of files were read as numbers
@@ -173,21 +174,9 @@ def read_values(column: Column, raw: pd.Series) -> Shaped[np.ndarray, " rows"]:
     Raises:
         TableError: a text that is no number or no date, an infinite number, or a time zone unlike in training.
     """
-    raw = truth_as_numbers(column, raw)
     if column.kind == "number":
         return finite_numbers(raw, column.name, unit=column.unit)
     return dates.read(column.name, raw, column.order, column.zoned) if column.kind == "date" else category_values(raw)
-
-
-def truth_as_numbers(column: Column, raw: pd.Series) -> pd.Series:
-    """Return raw values, with 1 and 0 for texts such as true and no of a column that was numbers 0 and 1 in
-    training."""
-    if (column.kind, column.low, column.high) != ("number", 0, 1) or not is_text(raw):
-        return raw
-    texts = [text if text is None else text.casefold() for text in to_text(raw)]
-    if not {*texts} - {None} or not {*texts} <= {None}.union(*TRUTH):
-        return raw
-    return pd.Series([None if text is None else float(text in TRUTH[1]) for text in texts], raw.index, np.float64)
 
 
 def places(column: Column, values: Shaped[np.ndarray, " rows"]) -> Int64[np.ndarray, " rows"]:
@@ -583,7 +572,8 @@ class Preprocessor:
                 columns.append(_learn_category(column, name, notes, wanted))
             else:
                 columns.append(_learn_number(column, name, codes, notes, wanted[1], written.get(name, "")))
-        return cls(columns, learned, codes, _in_order(notes), ids, separators)
+        notes.sort(key=lambda note: note.kind in OF_COLUMNS)  # one sentence about several columns, at the end
+        return cls(columns, learned, codes, notes, ids, separators)
 
     def transform(
         self,
@@ -626,7 +616,7 @@ class Preprocessor:
         for column in self.columns:
             if column.kind not in ("number", "date") or [*made.columns].count(column.name) != 1:
                 continue
-            raw = truth_as_numbers(column, made[column.name])
+            raw = made[column.name]
             wrong = dates.parsed(raw, column.order)[1] if column.kind == "date" else to_number(raw, column.unit)[1]
             if wrong.any():
                 texts = tuple(dict.fromkeys(map(str, raw[wrong])))[:MOST_NAMED]
@@ -670,29 +660,25 @@ class Preprocessor:
         with np.errstate(over="ignore"):  # an overflow is reported below, by column and row
             for column in wanted:
                 raw = features[column.name] if rows is None else features[column.name].iloc[rows]
-                values, at = read_values(column, raw), self._inputs[column.name, column.kind].start
+                values = read_values(column, raw)
                 _note_without(column, raw, notes)
                 for place in self._inputs[column.name, "missing"]:
                     inputs[:, place] = pd.isna(values)
-                if column.kind == "category":
-                    found = _one_hot(column, values, notes)
-                    inputs[np.flatnonzero(found >= 0), at + found[found >= 0]] = 1
-                elif column.kind == "number":
-                    places = [*self._inputs[column.name, "number"], *self._inputs[column.name, "code"]]
-                    for place, made in zip(places, self._number(column, values, notes), strict=True):
-                        inputs[:, place] = made
+                if column.kind == "number":
+                    found = self._number(column, values, notes)
                 else:
                     dated = column.kind == "date"
-                    parts = _date(column, values, notes) if dated else _encoded(column, values, notes, cross)
-                    for place, made in enumerate(parts, start=at):
-                        inputs[:, place] = made
+                    found = _date(column, values, notes) if dated else _encoded(column, values, notes, cross)
+                places = [*self._inputs[column.name, column.kind], *self._inputs[column.name, "code"]]
+                for place, made in zip(places, found, strict=True):
+                    inputs[:, place] = made
         if not np.isfinite(inputs.sum(0, dtype=np.float64)).all():
             row, place = np.argwhere(~np.isfinite(inputs))[0]
             row = row if rows is None else rows[row]
             raise TableError(
                 "the value is too far outside the training range for float32", self.feature_names[place], int(row) + 1
             )
-        return inputs, _in_order(notes)
+        return inputs, sorted(notes, key=lambda note: note.kind in OF_COLUMNS)
 
     def spans(self) -> list[tuple[int, float]]:
         """Return the place of each input that is a number, and by how much the number grows from 0 to 1."""
@@ -812,36 +798,24 @@ class Preprocessor:
         return cls(columns, target, codes, notes, ids, separators)
 
 
-def _in_order(notes: list[Note]) -> list[Note]:
-    """Put notes about missing values last, as they are one sentence about several columns."""
-    return sorted(notes, key=lambda note: note.kind in OF_COLUMNS)
-
-
-def _one_hot(column: Column, values: Shaped[np.ndarray, " rows"], notes: list[Note]) -> Int64[np.ndarray, " rows"]:
-    """Return which of the inputs of a column is 1 in each row; -1: none."""
-    found = places(column, values)
-    unseen = values[found < 0].tolist()
-    if unseen:
-        which, instead = "not seen in training", "all inputs 0"
-        if column.other:
-            which, instead = "rare in training or not seen", f"input {column.name}={OTHER}"
-        notes.append(_about_unseen(which, instead, column, unseen))
-    return np.where(found < 0, len(column.categories), found) if column.other else found
-
-
 def _encoded(
     column: Column,
     values: Shaped[np.ndarray, " rows"],
     notes: list[Note],
     cross: Float64[np.ndarray, "rows outputs"] | None,
-) -> Iterator[Float64[np.ndarray, " rows"]]:
-    """Return the scaled encoding of each row, an output at a time; cross: for training rows, cross-fitted."""
-    found = places(column, values)
-    unseen = values[found < 0].tolist()
-    if unseen:
-        bounded = 2 * len(column.categories) * len(column.outputs) > MOST_CELLS  # rare ones may have no mean
-        which = "rare in training or not seen" if bounded else "not seen in training"
-        notes.append(_about_unseen(which, "the target's mean", column, unseen))
+) -> Iterator[Shaped[np.ndarray, " rows"]]:
+    """Return the inputs of the category of each row, an output at a time, those of an encoded column scaled; cross: for
+    training rows, cross-fitted."""
+    found, one_hot, count = places(column, values), column.kind == "category", len(column.categories)
+    if unseen := values[found < 0].tolist():
+        rare = column.other or 2 * count * len(column.outputs) > MOST_CELLS  # then rare ones may have no mean
+        which = "rare in training or not seen" if rare else "not seen in training"
+        instead = f"input {column.name}={OTHER}" if column.other else "all inputs 0" if one_hot else "the target's mean"
+        notes.append(Note("unseen", column.name, len(unseen), (which, instead, *dict.fromkeys(unseen))[:MOST_NAMED]))
+    if one_hot:
+        yield from (found == place for place in range(count))
+        yield from [found < 0] * column.other
+        return
     table = np.array([*column.values, column.otherwise])  # -1 is the last
     own = np.zeros((0, 0))  # the outputs after these say nothing of the target
     if cross is not None:
@@ -915,5 +889,43 @@ def _scaled(values: Float64[np.ndarray, " rows"], column: Column, output: int) -
     return (values - low) / (high - low if high > low else 1)
 
 
-def _about_unseen(which: str, instead: str, column: Column, unseen: list[str]) -> Note:
-    return Note("unseen", column.name, len(unseen), (which, instead, *dict.fromkeys(unseen))[:MOST_NAMED])
+# ---- classes in their own type ----
+
+
+def read_labels(texts: Sequence[str]) -> np.ndarray:
+    """Read names of classes as a reader of the file has them: whole numbers, other numbers, truth values or text."""
+    if {*texts} <= {"True", "False"}:
+        return np.array([text == "True" for text in texts])
+    for kind in (int, float):
+        try:
+            values = [kind(text) for text in texts]
+        except ValueError:
+            continue
+        if [str(value) for value in values] == [*texts]:
+            return np.array(values)
+    return np.array(texts, dtype=object)
+
+
+LABELS = (str, int, float, bool)
+
+
+def labels_of(record: Mapping[str, Any]) -> list[Any] | None:
+    """Return the classes in the type of the target of an estimator that was saved; None: of a run of the command, of
+    dates."""
+    entry = record.get("estimator") or {}
+    return entry.get("classes") if entry.get("dtype", "M").lstrip("<>=|")[:1] in "Obiuf" else None
+
+
+def relabelled(found: pd.DataFrame, classes: Sequence[str], labels: Any = None) -> pd.DataFrame:
+    """Return predictions with the classes in the type of the training's target, so that they can be compared with it.
+
+    Args:
+        found: `prediction` holds classes as text; not changed.
+        classes: as the preprocessing names them; none of a regression.
+        labels: a list of one for each, as `labels_of`; anything else: as `read_labels` reads them.
+    """
+    known = isinstance(labels, list) and len(labels) == len(classes) and all(type(v) in LABELS for v in labels)
+    values = pd.Series(labels).to_numpy() if known else read_labels(classes)
+    if not len(classes) or values.dtype == object:
+        return found
+    return found.assign(prediction=values[pd.Index(classes).get_indexer(pd.Index(found["prediction"]))])

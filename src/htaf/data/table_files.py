@@ -76,15 +76,8 @@ def read_frame(
             name that ends the rows, or a number that the separators leave open.
         TooLargeError: more than memory holds.
     """
-    path = Path(path)
-    check_path(path)
-    if path.name.lower().endswith(".parquet"):
-        ((frame, notes),) = _parquet(path, str(path), whole=True)
-        return frame, notes
-    text = _Text.opened(path, str(path), names, numbers, separators)
-    frame = text.whole(numbers)
-    frame.attrs["separators"] = text.separators
-    return frame, text.notes
+    ((frame, notes),) = _read(Path(path), str(path), names, numbers, separators, whole=True)
+    return frame, notes
 
 
 def read_pieces(
@@ -105,17 +98,35 @@ def read_pieces(
     Raises:
         DataError: as `read_frame`, when the piece is read where it is.
     """
-    path = Path(path)
+    yield from _read(Path(path), label or str(path), None, numbers, separators, whole=False)
+
+
+def _read(
+    path: Path, label: str, names: Sequence[str] | None, numbers: Numbers | None, separators: str, *, whole: bool
+) -> Iterator[tuple[pd.DataFrame, list[Note]]]:
+    """The rows of a file in one piece or several, each with its notes."""
+    from pyarrow import default_memory_pool
+
     check_path(path)
     if path.name.lower().endswith(".parquet"):
-        yield from _parquet(path, label or str(path), whole=False)
+        yield from _parquet(path, label, whole=whole)
         return
-    text = _Text.opened(path, label or str(path), None, numbers, separators)
-    notes, said = text.notes, 0
+    text = _Text.opened(path, label, names, numbers, separators)
+    columns, held, said, notes = dict[str, list[Any]](), 0, 0, text.notes
     for piece in text.pieces():
-        notes = [*notes, *text.left_out(said)]
-        yield _frame({name: [array] for name, array in piece.items()}, numbers), notes
+        for name, array in piece.items():
+            columns.setdefault(name, []).append(array)
+            held += array.nbytes
+        if whole:
+            expect_memory(held, f"{label}: a table of {held / 1e9:,.1f} GB or more", "take some of the rows")
+            continue
+        yield _frame(columns, numbers), [*notes, *text.left_out(said)]
         notes, said = [], text.empty
+    if whole:
+        frame = _frame(columns, numbers)
+        frame.attrs["separators"] = text.separators
+        default_memory_pool().release_unused()
+        yield frame, [*notes, *text.left_out(0)]
 
 
 def _parquet(path: Path, label: str, *, whole: bool) -> Iterator[tuple[pd.DataFrame, list[Note]]]:
@@ -240,7 +251,8 @@ class _Text:
                         refuse_nameless(self.label, int(place), piece.column(place).to_pylist(), rows)
                     if piece.num_rows:
                         rows += piece.num_rows
-                        yield {self.header[int(place)]: self._points(int(place), piece.column(place)) for place in kept}
+                        found = {self.header[int(place)]: piece.column(place) for place in kept}
+                        yield {name: _with_points(x) if name in self.commas else x for name, x in found.items()}
         except ArrowException as error:
             said = first_line(error)
             if "straddl" in said:
@@ -257,26 +269,6 @@ class _Text:
     def left_out(self, before: int) -> list[Note]:
         """A note on rows without any text behind the first so many; none where there are none."""
         return [Note("empty rows", count=self.empty - before)] * (self.empty > before)
-
-    def whole(self, numbers: Numbers | None) -> pd.DataFrame:
-        """All rows; see `read_frame`."""
-        from pyarrow import default_memory_pool
-
-        columns: dict[str, list[Any]] = {}
-        held = 0
-        for piece in self.pieces():
-            for name, array in piece.items():
-                columns.setdefault(name, []).append(array)
-                held += array.nbytes
-            expect_memory(held, f"{self.label}: a table of {held / 1e9:,.1f} GB or more", "take some of the rows")
-        self.notes += self.left_out(0)
-        frame = _frame(columns, numbers)
-        default_memory_pool().release_unused()
-        return frame
-
-    def _points(self, place: int, array: Any) -> Any:
-        """Texts with decimal points in place of commas, where the column has such."""
-        return _with_points(array) if self.header[place] in self.commas else array
 
     def _blank(self, row: Any) -> str:
         """What Arrow is to do with a row of too many or few fields: one without any text is none."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float32, Float64, Int64, Shaped
+from jaxtyping import Float32, Float64, Int64
 from sklearn.dummy import DummyRegressor
 from sklearn.inspection import permutation_importance
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from htaf._ground.console import progress
 from htaf._ground.errors import HtafError
 from htaf.data.order import random_order
-from htaf.data.preprocess import Preprocessor, Target
+from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table, frame_like
 from htaf.training.runs import Run, UnknownSourceError, forward
 from htaf.training.runs.data import rows_are_known, rows_for_figures
@@ -25,7 +25,6 @@ from htaf.training.runs.metrics import (
     LOWER_IS_BETTER,
     Weights,
     decided,
-    decided_by,
     metrics_by_weight,
     probabilities,
 )
@@ -99,11 +98,6 @@ def in_units(outputs: Tensor, preprocessor: Preprocessor) -> Float64[np.ndarray,
     return probabilities(outputs).numpy()
 
 
-def decided_values(said: Float64[np.ndarray, "rows outputs"], target: Target) -> Shaped[np.ndarray, " rows"]:
-    """Say what is predicted: classes, by number, of their probabilities; numbers as they are."""
-    return said[:, 0] if target.task == "regression" else decided_by(torch.tensor(said), target.threshold).numpy()
-
-
 # ---- importance ----
 
 
@@ -126,10 +120,7 @@ class Importance:
 
     def to_json(self) -> dict[str, Any]:
         """Write as plain JSON values."""
-        columns = [
-            {"column": name} | {key: None if np.isnan(value) else float(value) for key, value in row.items()}
-            for name, row in self.columns.iterrows()
-        ]
+        columns = self.columns.astype(object).where(self.columns.notna(), None).reset_index().to_dict("records")
         return {k: v for k, v in vars(self).items() if k != "columns"} | {"columns": columns}
 
 

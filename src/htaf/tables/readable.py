@@ -306,15 +306,14 @@ def edit(
     if not isinstance(output, numbers.Integral) or not 0 <= output < len(reading.outputs):
         named = ", ".join(f"{k} ({name})" for k, name in enumerate(reading.outputs))
         raise InspectionError(f"output: expected one of {named}, got {output!r}")
-    term = next((one for one in reading.terms if one.name == column and not one.rule), None)
-    if term is None:
-        names = ", ".join(one.name for one in reading.terms if not one.rule)
-        is_rule = any(one.name == column for one in reading.terms)
-        hint = "; rules are not edited: train with pairs=0" if is_rule else ""
-        raise InspectionError(f"expected one of the columns {names}, got {column!r}{hint}")
-    found = next((place for place, one in enumerate(term.levels) if one.text == level), None)
-    if found is None:
-        raise InspectionError(f"expected one of the levels {[one.text for one in term.levels]}, got {level!r}")
+    columns = {one.name: one for one in reading.terms if not one.rule}
+    if column not in columns:
+        hint = "; rules are not edited: train with pairs=0" if any(one.name == column for one in reading.terms) else ""
+        raise InspectionError(f"expected one of the columns {', '.join(columns)}, got {column!r}{hint}")
+    term, texts = columns[column], [one.text for one in columns[column].levels]
+    if level not in texts:
+        raise InspectionError(f"expected one of the levels {texts}, got {level!r}")
+    found = texts.index(level)
     net, by = copy.deepcopy(reading.net), points - term.levels[found].points[output]
     wanted = np.array([one.points[output] + by * (place == found) for place, one in enumerate(term.levels)])
     bits = np.array([[*one.bits, True] for one in term.levels], float)  # the last one goes to the bias
