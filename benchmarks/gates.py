@@ -42,7 +42,6 @@ from htaf.program.integer.program import Input, IntegerProgram
 from htaf.program.integer.verilog import to_verilog
 from htaf.training.runs import open_run
 from htaf.training.runs.packing import build_run
-from htaf.transform.grid import Mean
 
 STEPS = 4  # of time
 

@@ -25,7 +25,7 @@ import pandas as pd
 
 from htaf.data import tabular
 from htaf.data.tabular import Split
-from htaf.tables.report.baselines import fit_baselines
+from htaf.tables.report.contents import fit_baselines
 from htaf.training.families.mlp import tabular_members
 from htaf.training.fit import fit
 from htaf.training.recipe import Running

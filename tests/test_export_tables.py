@@ -122,7 +122,7 @@ def test_every_kind_of_column_gives_the_same_bits(classes: tuple[str, ...]) -> N
     typed, _ = reading.typed(train)
     target = np.arange(600) % len(classes) if classes else np.random.default_rng(2).normal(size=600)
     task: Any = "classification" if classes else "regression"
-    preprocessor = Preprocessor.fit(typed, target, task=task, classes=classes, orders=typed.attrs["dates"])
+    preprocessor = Preprocessor.fit(typed, target, task=task, classes=classes, written=typed.attrs["written"])
     kinds = {column.name: column.kind for column in preprocessor.columns}
     assert kinds == {
         "native": "date", "signed": "date", "city": "encoded", "answer": "category", "rare": "category",

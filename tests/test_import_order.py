@@ -43,20 +43,20 @@ ORDER = [
 # Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
     "_ground": 1_237,
-    "cli": 3_398,
-    "concepts": 7_767,
-    "core": 5_002,
-    "data": 6_091,
-    "language": 2_363,
-    "models": 2_370,
-    "program": 10_523,
-    "tables": 2_856,
-    "training": 8_278,
-    "transform": 6_130,
-    "": 563,
+    "cli": 3_109,
+    "concepts": 7_514,
+    "core": 4_363,
+    "data": 5_757,
+    "language": 2_222,
+    "models": 2_349,
+    "program": 9_558,
+    "tables": 2_442,
+    "training": 7_914,
+    "transform": 6_120,
+    "": 564,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 56_578, ("tests", "paper/tests"): 47_825, ("paper/src",): 13_851}
+TOTALS = {("src/htaf",): 53_149, ("tests", "paper/tests"): 47_161, ("paper/src",): 13_850}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 

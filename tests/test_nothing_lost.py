@@ -23,8 +23,7 @@ from htaf.data.tabular import frame_like, from_frame, load
 from htaf.program.export import raw_columns
 from htaf.sharing import load as read_estimator
 from htaf.tables.estimators import fit as htaf_fit
-from htaf.tables.report.baselines import fit_baselines
-from htaf.tables.report.contents import left_out, read_as
+from htaf.tables.report.contents import fit_baselines, left_out, read_as
 from htaf.training.problems import divided_notes
 from htaf.training.runs import open_run
 

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from htaf import HtafClassifier, HtafRegressor, fit
 from htaf.data.reading import DataError
+from htaf.program.integer.program import Input
 from htaf.program.integer.raw import raw, raw_inputs
 from htaf.sharing import load
 from htaf.tables.inspection import InspectionError
-from htaf.tables.readable import Reading, edit
+from htaf.tables.readable import Reading, condition_of, edit
 from htaf.training import additive
 from htaf.training.additive import (
     GRID,
@@ -117,6 +118,22 @@ def test_shortest_lies_in_the_interval(low: float, width: float) -> None:
     number = shortest(low, low + width / 2, low + width)
     assert low <= number <= low + width
     assert len(f"{number:.15g}") <= len(f"{low + width / 2:.15g}")
+
+
+@given(st.integers(-50, 50), st.integers(1, 3000), st.floats(0, 1), st.sampled_from([8, 20]), st.data())
+def test_a_threshold_of_whole_numbers_is_one(
+    low: int, span: int, at: float, exponent: int, data: st.DataObject
+) -> None:
+    """It divides the whole numbers as the network does, which does not tell them apart where its steps are wide."""
+    given = Input("columns", (1,), -(2**30), 2**30, exponent)
+    said = {"kind": "number", "column": "n", "scale": 1 / span, "offset": -low / span, "codes": [], "fill": low}
+    said |= {"low": low, "high": low + span}
+    found = condition_of(
+        said, at, given, data.draw(st.sampled_from([(-0.499, 0, 0.499), (-0.501, -0.5, -0.499)])), whole=True
+    )
+    whole = np.arange(low - 3.0, low + span + 3)
+    assert np.array_equal(whole >= found.number, found.holds(whole)) or span > 2**exponent
+    assert found.number % 1 == 0 or span > 2**exponent
 
 
 @settings(max_examples=3, deadline=None)

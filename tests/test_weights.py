@@ -37,7 +37,7 @@ from htaf.data.tabular import Split, Table, from_frame, load
 from htaf.program.export import onnx_table
 from htaf.tables.estimators import parts
 from htaf.tables.inspection import reasons
-from htaf.tables.report.baselines import fit_baselines
+from htaf.tables.report.contents import fit_baselines
 from htaf.training.families import ready_recipe
 from htaf.training.problems import class_weights, problem
 from htaf.training.recipe import TableData

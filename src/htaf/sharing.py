@@ -216,7 +216,8 @@ def _said(error: Exception) -> str:
 def _write(what: Any, folder: Path) -> Any:
     """Write into a new folder what is to be shared, as its kind writes it; gives what the card is made from."""
     from htaf.concepts.embeddings import ConceptBottleneck
-    from htaf.data import image_sets, named
+    from htaf.data import image_sets
+    from htaf.data import tabular as named
     from htaf.program.integer import files
     from htaf.program.integer.model import IntegerModel
     from htaf.training.runs import PackedRun, Run

@@ -20,7 +20,7 @@ from htaf.concepts.known import FILE, Known, keep_known, open_known
 from htaf.data.image_sets import load
 from htaf.data.images import Images
 from htaf.training.runs import Run
-from htaf.training.runs.data import rows_of
+from htaf.training.runs.run import rows_of
 from made_runs import made_run
 
 SHARES: dict[str, float] = {"train_images": 75, "validation_images": 30}

@@ -160,7 +160,7 @@ def test_a_column_of_dates_gives_the_parts_that_vary() -> None:
     when = pd.Series(pd.date_range("2012-01-01", periods=60, freq="D"))
     when[3] = pd.NaT
     features = pd.DataFrame({"when": when, "x": np.arange(60.0)})
-    fitted = Preprocessor.fit(features, np.arange(60.0), task="regression", orders={"when": "day-month-year"})
+    fitted = Preprocessor.fit(features, np.arange(60.0), task="regression", written={"when": "day-month-year"})
     preprocessor = again(fitted)
     assert preprocessor.columns == fitted.columns
     parts = ("month", "weekday", "day of year", "elapsed days")
@@ -211,7 +211,7 @@ def test_a_table_with_dates_in_every_form_is_one_table(tmp_path: Path) -> None:
     ]
     assert len({table.fingerprint for table in tables}) == 1
     assert all(table.features["when"].dtype.kind == "M" for table in tables)
-    assert [table.orders["when"] for table in tables] == ["year-month-day", "year-month-day", "day-month-year"]
+    assert [table.written["when"] for table in tables] == ["year-month-day", "year-month-day", "day-month-year"]
     german = tables[2]
     preprocessor = german.fit_preprocessor(split(german, 0).train)
     again_read = load_like(tmp_path / "german.csv", target=preprocessor.target)

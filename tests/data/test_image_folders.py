@@ -338,18 +338,6 @@ def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
     assert "1 unreadable file left out: 'a/000.png (" in " ".join(load(tmp_path).notes)
 
 
-def test_many_files_have_only_their_headers_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("htaf.data.image_sets.WHOLE", 5)
-    fill(tmp_path, {"a": 4, "b": 4}, (80, 80))
-    buffer = io.BytesIO()
-    picture(1, (80, 80)).save(buffer, "JPEG")
-    (tmp_path / "a" / "cut.jpg").write_bytes(buffer.getvalue()[: len(buffer.getvalue()) // 2])
-    (tmp_path / "a" / "text.png").write_text("no image")
-    images = load(tmp_path)
-    assert len(images.train) + len(images.test) == 9
-    assert any(note.startswith("10 files: only their headers were checked") for note in images.notes)
-
-
 # --- kinds of images ---
 
 

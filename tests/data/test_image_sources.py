@@ -15,8 +15,8 @@ import pytest
 from PIL import Image
 
 from htaf.data.image_reading import decode
-from htaf.data.image_sources import Decoded, read_block, source
-from htaf.data.image_sources import Image as Listed
+from htaf.data.image_sets import Decoded, read_block, source
+from htaf.data.image_sets import Image as Listed
 from htaf.data.reading import DataError
 
 CLASSES = ("cat", "dog", "7")

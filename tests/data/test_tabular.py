@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from htaf.data import named
-from htaf.data.named import NAMED
+from htaf.data import tabular as named
 from htaf.data.notes import told
 from htaf.data.preprocess import Target
 from htaf.data.reading import DataError
@@ -101,7 +100,7 @@ def test_a_set_is_added_as_contributing_says(monkeypatch: pytest.MonkeyPatch) ->
     names = dict(vars(named))
     exec(code, names)
     known = eval(row, names)
-    monkeypatch.setitem(NAMED, "iris", known)
+    monkeypatch.setitem(named.NAMED, "iris", known)
     monkeypatch.setitem(named.BUNDLED, "iris", names["_iris"])
     table = load("iris")
     assert table.features.shape == (150, 4)
@@ -137,7 +136,7 @@ def test_a_named_set_like_itself(data_dir: Path, name: str) -> None:
 
 def abalone(rows: int = 4177) -> pd.DataFrame:
     rng = np.random.default_rng(1)
-    table = pd.DataFrame(rng.random((rows, 9)).round(3), columns=list(NAMED["abalone"].columns))
+    table = pd.DataFrame(rng.random((rows, 9)).round(3), columns=list(named.NAMED["abalone"].columns))
     return table.assign(sex=rng.choice(["M", "F", "I"], rows), rings=rng.integers(1, 29, rows))
 
 

@@ -18,10 +18,9 @@ from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table, load, split
 from htaf.models.mlp import Thermometer
 from htaf.tables.inspection import network_importance as importance
-from htaf.tables.report import baselines as room
-from htaf.tables.report import contents, drawing
-from htaf.tables.report.baselines import Baseline, fit_baselines, raw_columns
-from htaf.tables.report.contents import Measured, verdict
+from htaf.tables.report import contents
+from htaf.tables.report.contents import Baseline, Measured, fit_baselines, raw_columns, verdict
+from htaf.tables.report.writing import effect
 from htaf.training.runs.metrics import bootstrap, confusion, drawn_metrics, metrics
 from htaf.training.runs.predictions import predicted
 
@@ -91,12 +90,9 @@ MEASURES: dict[bool, Any] = {True: (of_bins,), False: (of_residuals,)}
 
 def test_pictures_take_one_value_missing_and_large_ones() -> None:
     for low, high in ((0.0, 0.0), (5.0, 5.0), (-1e308, 1e308)):
-        points = [{"value": value, "label": "<x> & $y$", "mean": [value]} for value in (low, high)]
-        for kind in ("number", "date", "category"):
-            if kind == "date" and high > 1e6:
-                continue
-            found = {"kind": kind, "column": "_a$b$", "points": points}
-            picture = drawing.effect(found, ["one"], "y")
+        levels = [{"end": value, "text": "<x> & $y$", "points": [value]} for value in (low, high)]
+        for kind in ("number", "category"):
+            picture = effect({"kind": kind, "name": "_a$b$", "levels": levels}, ["one"], "y")
             assert picture.startswith('<svg viewBox="0 0 ')
             assert "nan" not in picture
             assert "#b9500f" not in picture
@@ -321,7 +317,7 @@ def test_boosting_is_left_out_of_wide_tables_and_has_fewer_rounds_of_many_classe
     frame, y = mixed()
     table, rows, preprocessor = made(tmp_path, frame.assign(y=[f"c{k % 10}" for k in range(len(y))]))
     assert fit_baselines(table, rows, preprocessor)[-1].note == "50 rounds instead of 100, for 10 classes"
-    monkeypatch.setattr(room, "MOST_COLUMNS", 2)
+    monkeypatch.setattr(contents, "MOST_COLUMNS", 2)
     *_, linear, boosting = fit_baselines(table, rows, preprocessor)
     assert (linear.note, boosting.metrics) == ("", {})
     assert boosting.note == f"not fitted: {table.features.shape[1]} columns, more than 2"
@@ -330,14 +326,14 @@ def test_boosting_is_left_out_of_wide_tables_and_has_fewer_rounds_of_many_classe
 def test_a_model_that_fails_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frame, y = mixed()
     table, rows, preprocessor = made(tmp_path, frame.assign(y=y))
-    original = room._model
+    original = contents._model
 
     def model(name: str, *rest: Any) -> Any:
         if name == "linear":
             raise MemoryError("too large")
         return original(name, *rest)
 
-    monkeypatch.setattr(room, "_model", model)
+    monkeypatch.setattr(contents, "_model", model)
     _, linear, boosting = fit_baselines(table, rows, preprocessor)
     assert (linear.metrics, linear.note) == ({}, "not fitted: too large")
     assert boosting.metrics

@@ -16,12 +16,12 @@ import pytest
 import torch
 
 from htaf.cli.evaluating import report_once
-from htaf.data.preprocess import Column
+from htaf.data.preprocess import Column, Preprocessor, Target
 from htaf.data.tabular import Table, load, split
 from htaf.models.logic import LogicNet
 from htaf.program.integer.logic_c import compared_of
 from htaf.tables.inspection import importance
-from htaf.tables.report import circuit, contents, page, writing
+from htaf.tables.report import contents, writing
 from htaf.tables.report.writing import PAGE, VALUES, kept_baselines, write_report
 from htaf.training.families import make_recipe, ready_recipe
 from htaf.training.families.mlp import tabular_residual
@@ -109,8 +109,8 @@ def test_the_figures_are_those_of_the_record(run: Run, numbers: Run) -> None:
 def test_a_gap_of_networks_with_other_weights_is_none(run: Run) -> None:
     values = values_of(run)
     assert values["refitted"] is None
-    assert "gap, exact - smooth" in page.page(values)
-    text = " ".join(page.page(values | {"refitted": ["recalibrate", "shrink"]}).split())
+    assert "gap, exact - smooth" in writing.page(values)
+    text = " ".join(writing.page(values | {"refitted": ["recalibrate", "shrink"]}).split())
     assert "The exact network was refitted after hardening" in text
     assert "gap, exact - smooth" not in text
     steps = [{"name": "recalibrate", "kept": False}, {"name": "refit", "kept": True}]
@@ -158,7 +158,8 @@ DATE = {"order": "day-month-year", "first": "2020-01-02T03:04", "filled": "2021-
     ids=lambda one: one.kind if isinstance(one, Column) else "",
 )
 def test_how_columns_of_each_kind_are_read(column: Column, inputs: int, said: str) -> None:
-    (found,) = contents.columns([column])
+    target = Target("y", "regression")
+    *_, found = contents.columns(Preprocessor([Column("b", "number", 0.0, 1.0), column], target))
     assert found["inputs"] == inputs
     assert found["read"].startswith(said)
 
@@ -259,7 +260,7 @@ def test_many_classes_and_columns_are_folded(run: Run) -> None:
     pairs = [{"true": 3, "predicted": 5, "rows": 7}]
     values |= {"classes": names, "confusion": {"matrix": None, "pairs": pairs}}
     values["columns"] *= 10
-    text = page.page(values)
+    text = writing.page(values)
     assert "class 3" in text
     assert 'class="matrix"' not in text
     assert 'class="matrix"' in (run.path / PAGE).read_text("utf-8")
@@ -289,12 +290,12 @@ def test_a_logic_network_is_shown_as_a_circuit(task: str, tmp_path: Path, reques
     for one, bit in zip(compared, program.every_value(program.input.quantised(x))[number].T, strict=True):
         line = program.about["columns"][one.place]
         if line["kind"] == "number":
-            sign, end = circuit.condition(program, one).removeprefix(line["column"]).split()
+            sign, end = contents.condition(program, one).removeprefix(line["column"]).split()
             raw = features[line["column"]].to_numpy(float)
             assert np.array_equal(raw >= float(end), bit == (sign == ">="))
         elif line["kind"] == "encoded":
-            named = features[line["column"]].isin(circuit.condition(program, one).split(" one of ")[1].split(", "))
-            assert np.array_equal(named, bit == ("not one of" not in circuit.condition(program, one)))
+            named = features[line["column"]].isin(contents.condition(program, one).split(" one of ")[1].split(", "))
+            assert np.array_equal(named, bit == ("not one of" not in contents.condition(program, one)))
 
 
 # --- the same again, and failures ---

@@ -26,7 +26,6 @@ from htaf.cli.concepts import (
     ScoredPart,
     accuracies_of,
     image_run,
-    offering_parts,
     own_images,
     show_accuracies,
 )

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from htaf._ground.console import visible
-from htaf.tables.report.drawing import INK, MUTED, NO_METADATA, for_page, styled
+from htaf.tables.report.writing import INK, MUTED, NO_METADATA, for_page, styled
 from htaf_paper.protocol import Drawing, Panel, Series
 
 # Okabe and Ito (2008); yellow is left out, as it is hardly seen on white

@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from htaf._ground.console import visible
-from htaf.tables.report.page import templates
+from htaf.tables.report.writing import templates
 from htaf_paper import drawing, outcomes
 from htaf_paper.outcomes import Column, Item, Measured, judged
 from htaf_paper.protocol import ABOUT_SCALES, Panel, Verdict

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from htaf.data.preprocess import Preprocessor, Target
     from htaf.data.tabular import Table
     from htaf.tables.inspection import Importance, RowReasons
-    from htaf.tables.report.baselines import Baseline
+    from htaf.tables.report.contents import Baseline
     from htaf.training.runs import Run
 FEWEST = 3  # classes with the lowest recall that are named
 
@@ -98,7 +98,7 @@ def report_once(run: Run, table: Table, *, baselines: bool = True) -> None:
     if has_report(run):
         return
     try:
-        with progress("report", 4) as advance:
+        with progress("report", 4, every=0) as advance:
             write_report(run, table, baselines=baselines, progress=lambda name: advance(1, f"baseline {name}"))
     except Exception as error:
         say_notes([f"no {PAGE}, the run itself is whole: {first_line(error)}; the same command writes it again"])

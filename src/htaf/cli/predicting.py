@@ -190,7 +190,7 @@ def _foreign(files: Sequence[Path], network: Run | PackedRun) -> list[str]:
     source = getattr(network, "record", {}).get("source") or {"size": side}
     small = side <= 64 and source.get("size") is None  # as their images are: nobody asked for less
     some = [files[row] for row in np.unique(np.linspace(0, len(files) - 1, LOOKED).astype(int))]
-    found = [one for one in look_all(some, whole=False) if not one.problem]
+    found = [one for one in look_all(some) if not one.problem]
     pixels = read_each(some, 3, (8, 8))[0].numpy() if grey else []
     colour = sum(bool((np.ptp(of, axis=0) > COLOUR).mean() > 0.05) for of in pixels)
     large = sum(min(one.size) > SHRUNK * side for one in found) if small else 0

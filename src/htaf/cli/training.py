@@ -230,9 +230,8 @@ class TableFlags:
         Raises:
             UsageError, DataError, OutputError: they cannot be read, or `out` cannot be written.
         """
-        from htaf.data.named import is_named
         from htaf.data.table_files import check_path
-        from htaf.data.tabular import located
+        from htaf.data.tabular import is_named, located
 
         source = _source(data, self, ids=self.id)
         check_output_folder(out, [] if is_named(data) else [data], own="run")
@@ -460,7 +459,8 @@ def _family(verb: str, words: Sequence[str]) -> Family:
     given += [word.partition("=")[2] for word in words if word.startswith("--data=")]
     if not others or not given:
         return first
-    from htaf.data import image_sets, named
+    from htaf.data import image_sets
+    from htaf.data import tabular as named
 
     of_images = image_sets.is_named(given[-1]) or Path(given[-1]).is_dir()
     return others[0] if of_images and not named.is_named(given[-1]) else first

@@ -39,7 +39,7 @@ from htaf.concepts.store import (
 from htaf.core.activations import BINARY_ABOVE, BINARY_BELOW
 from htaf.core.functional import pack_bits
 from htaf.data.image_reading import threads as cores
-from htaf.data.image_sources import Decoded, Held, Image, read_block, source
+from htaf.data.image_sets import Decoded, Held, Image, read_block, source
 from htaf.data.images import FilePart, ImagePreprocessor, Images, Part
 from htaf.data.reading import DataError
 from htaf.training.runs import Run
@@ -308,7 +308,7 @@ def extract(
     Args:
         run: of `htaf train icbm`.
         images: those of the run, or others of the same classes and size; or paths of images that are no set, as
-            `htaf.data.image_sources.source` takes them: part "other", ids their paths, labels where Parquet files have
+            `htaf.data.image_sets.source` takes them: part "other", ids their paths, labels where Parquet files have
             some. Of these, images that cannot be read are left out; the record counts them as "unreadable" and
             names the first hundred.
         out: a new folder, the same one to resume, or a finished one, which is only opened.

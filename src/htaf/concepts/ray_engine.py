@@ -23,7 +23,7 @@ from htaf._ground.console import tell
 from htaf._ground.errors import HtafError, counted
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.extract import Block, ConceptNetwork, Engine, Job, Outcome, read, write
-from htaf.data.image_sources import Held
+from htaf.data.image_sets import Held
 
 LOCAL: dict[str, Any] = {"include_dashboard": False}  # options of `ray.init` for a cluster of this machine alone
 NEEDED = ("htaf", "torch", "numpy", "pillow", "pyarrow", "ray")  # packages of which all nodes have the same version

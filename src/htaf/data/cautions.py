@@ -27,6 +27,7 @@ NEARLY = 0.95  # as GIVEN_AWAY, of columns without which the error is many times
 TIMES = 4.0  # of 57 real tables the highest was 2
 MOST_FITTED = 400_000  # rows x columns of a forest
 TREES = 30
+MEASURES = "R2 of the ranks", "balanced accuracy"
 MOST_OF_SMALL = 3  # columns of a table in which it is no wonder that two say the target
 FEWEST_VALUES = 16  # of a column that numbers or names what has several rows
 MOST_OF_VALUE = 20  # rows
@@ -55,34 +56,26 @@ def cautions(table: Table, parts: Split, mode: Mode | None) -> list[Note]:
 
 def rows_in_time(table: Table) -> list[Note]:
     """Note dates that differ in each row; it matters where rows are divided by chance."""
-    moments = ((str(name), _times(column)) for name, column in table.features.items() if is_date(column))
-    return [Note("rows in time", name, count) for name, count in moments if count]
-
-
-def _times(column: pd.Series) -> int:
-    """Count the different dates where nearly every row has another one; 0 otherwise."""
-    known, distinct = int(column.notna().sum()), int(column.nunique())
-    return distinct if known * 2 > len(column) and distinct >= ALL_DIFFERENT * known else 0
+    dates = ((str(name), len(column), column.dropna()) for name, column in table.features.items() if is_date(column))
+    counts = ((name, rows, len(known), known.nunique()) for name, rows, known in dates)
+    return [Note("rows in time", name, n) for name, rows, k, n in counts if k * 2 > rows and n >= ALL_DIFFERENT * k]
 
 
 def _given_away(features: dict[str, pd.Series], table: Table, train: Int64[np.ndarray, " train"]) -> list[Note]:
     """Note columns that alone give the target almost without error. Each row of one half of the training part is
     guessed from the row of the other half whose value is nearest."""
     count = min(len(train), MOST_ROWS, max(FEWEST_ROWS, MOST_CELLS // max(1, len(features))))
-    if count < FEWEST_ROWS:
-        return []
-    rows = _shuffled(train, count)
-    known, asked = rows[: count // 2], rows[count // 2 :]
-    score = _score(table, asked)
+    rows, score = _drawn(table, train, count)
     if score is None:
         return []
+    known, asked = rows[: count // 2], rows[count // 2 :]
     notes: list[Note] = []
     for name, column in features.items():
         values = _as_numbers(column.iloc[rows])
         guessed = _nearest(values[: len(known)], values[len(known) :])
         found = score(table.target[known][guessed])
         if found >= GIVEN_AWAY:
-            what = (_measure(table), round(found, 4), table.target_name)
+            what = (MEASURES[bool(table.classes)], round(found, 4), table.target_name)
             notes.append(Note("gives the target away", name, len(asked), what))
     return notes
 
@@ -90,27 +83,19 @@ def _given_away(features: dict[str, pd.Series], table: Table, train: Int64[np.nd
 def _say_most(features: dict[str, pd.Series], table: Table, train: Int64[np.ndarray, " train"]) -> list[Note]:
     """Note one or two columns that give the target nearly without error where all others have far more error: a flag
     that is wrong now and then, or two columns whose sum, difference, product or ratio is the target."""
-    from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
     from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
     count = min(len(train), MOST_ROWS, MOST_FITTED // max(1, len(features)))
-    if count < FEWEST_ROWS:
-        return []
-    rows, names = _shuffled(train, count), [*features]
-    half, target = count // 2, table.target[rows]
-    score = _score(table, rows[half:])
+    rows, score = _drawn(table, train, count)
     if score is None:
         return []
+    names, half, target = [*features], count // 2, table.target[rows]
     values = np.stack([_as_numbers(column.iloc[rows]) for column in features.values()], 1)
-    outputs = _outputs(table, rows)
+    known = target[:, None]  # of classes 0 and 1 for each
+    outputs = (known == np.arange(len(table.classes)) if table.classes else known).astype(np.float64)
 
     def forest(inputs: np.ndarray) -> float:
-        options: dict[str, Any] = {"n_estimators": TREES, "min_samples_leaf": 2, "random_state": 0}
-        of = (
-            ExtraTreesClassifier(class_weight="balanced", **options)
-            if table.classes
-            else ExtraTreesRegressor(**options)
-        )
+        of = _forest(table).set_params(**{"class_weight": "balanced"} if table.classes else {})
         return score(of.fit(inputs[:half], target[:half]).predict(inputs[half:])) if inputs.shape[1] else 0.0
 
     small: Any = DecisionTreeRegressor(max_leaf_nodes=16, random_state=0)
@@ -137,18 +122,14 @@ def _say_most(features: dict[str, pd.Series], table: Table, train: Int64[np.ndar
     chosen, said = max(found, key=lambda one: one[1], default=((), 0.0))
     if said < NEARLY or TIMES * (1 - said) > 1 - (rest := forest(np.delete(values, chosen, axis=1))):
         return []
-    what, own = _measure(table), tuple(names[place] for place in sorted(chosen))
+    what, own = MEASURES[bool(table.classes)], tuple(names[place] for place in sorted(chosen))
     return [Note("say most", table.target_name, count - half, (own, what, round(said, 4), round(rest, 4)))]
 
 
-def _measure(table: Table) -> str:
-    return "balanced accuracy" if table.classes else "R2 of the ranks"
+def _forest(table: Table) -> Any:
+    from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 
-
-def _outputs(table: Table, rows: Int64[np.ndarray, " rows"]) -> Float64[np.ndarray, "rows outputs"]:
-    """Return the target, or for classes 0 and 1 for each."""
-    known = table.target[rows][:, None]
-    return (known == np.arange(len(table.classes)) if table.classes else known).astype(np.float64)
+    return (ExtraTreesClassifier if table.classes else ExtraTreesRegressor)(TREES, min_samples_leaf=2, random_state=0)
 
 
 def _pair(
@@ -235,18 +216,14 @@ def _errors(
     """Return the squared error of a forest, or its share of wrong classes, on rows whose value in the first column it
     has seen and on rows of other values, and that of a constant."""
     from sklearn.compose import ColumnTransformer
-    from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
     from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold, cross_val_predict
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import TargetEncoder
 
     truth = table.target[rows]
-    forest = ExtraTreesClassifier if table.classes else ExtraTreesRegressor
     folds: Any = (StratifiedKFold if table.classes else KFold)(5, shuffle=True, random_state=0)
-    model = make_pipeline(
-        ColumnTransformer([("value", TargetEncoder(cv=folds), [0])], remainder="passthrough"),
-        forest(TREES, min_samples_leaf=2, random_state=0),
-    )
+    value = ColumnTransformer([("value", TargetEncoder(cv=folds), [0])], remainder="passthrough")
+    model = make_pipeline(value, _forest(table))
 
     def error(guess: Any) -> float:
         return float((guess != truth).mean() if table.classes else ((guess - truth) ** 2).mean())
@@ -257,10 +234,13 @@ def _errors(
     return (seen, unseen), error(np.bincount(truth).argmax() if table.classes else truth.mean())
 
 
-def _shuffled(train: Int64[np.ndarray, " train"], most: int) -> Int64[np.ndarray, " rows"]:
-    """Return at most so many rows, evenly spread, in random order."""
-    rows = train[np.linspace(0, len(train) - 1, min(len(train), most)).astype(np.int64)]
-    return rows[random_order(len(rows), SHUFFLED)]
+def _drawn(
+    table: Table, train: Int64[np.ndarray, " train"], count: int
+) -> tuple[Int64[np.ndarray, " rows"], Callable[[Any], float] | None]:
+    """Return so many rows, evenly spread, in random order, and a score of guesses of their second half."""
+    rows = train[np.linspace(0, len(train) - 1, count).astype(np.int64)]
+    rows = rows[random_order(len(rows), SHUFFLED)]
+    return rows, _score(table, rows[count // 2 :]) if count >= FEWEST_ROWS else None
 
 
 def _as_numbers(column: pd.Series) -> Float64[np.ndarray, " rows"]:

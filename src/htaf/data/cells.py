@@ -252,11 +252,6 @@ def is_nearly_number(text: str) -> bool:
     return parts_of(text) is not None or _COMMA.fullmatch(text) is not None
 
 
-def form_of(text: str) -> str:
-    """Return how a text is written but for its digits: "13h45" and "9h05" are "#h#"."""
-    return re.sub(r"\d+", "#", text.casefold())
-
-
 def is_padded(texts: Iterable[str]) -> str | None:
     """Return the first of texts that begins with a 0 before further digits, where all are digits alone: codes, as 01067
     and 1067 are two; else None."""

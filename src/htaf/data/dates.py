@@ -2,11 +2,13 @@
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64, Int64, Shaped
 
+from htaf._ground.errors import counted
 from htaf.data.cells import TableError, is_date, to_text
 from htaf.data.notes import Note
 
@@ -35,7 +37,7 @@ _DATE = re.compile(
 )
 _ZONE = re.compile(r":\d{2}.*(?:Z|UTC|GMT|[+-]\d{2}:?\d{2})$", re.IGNORECASE)  # of a text that is a date
 _NONE, _YEAR, _NUMBERS, _NAME = range(4)  # how a text was written
-_SAMPLE = 200
+_SAMPLE, _SCANNED = 200, np.dtype((np.int64, 6))
 MIXED_CATEGORIES = 20  # a column that mixes texts with dates or numbers is a category up to this many distinct values
 _MOSTLY = 0.9  # share of dates from which the other texts of a column are taken for mistakes
 
@@ -86,32 +88,38 @@ def find(name: str, codes: Int64[np.ndarray, " rows"], texts: Shaped[np.ndarray,
     Raises:
         TableError: dates of several forms; or mostly dates, with some other text among them.
     """
+
+    def row(place: int) -> int:
+        return int(np.argmax(codes == place)) + 1
+
+    def mixed(places: np.ndarray, why: str) -> TableError:
+        one, two = sorted(places.tolist(), key=row)
+        wanted = f"expected dates of one form, got {texts[two]!r} after {texts[one]!r}{why}"
+        return TableError(f"{wanted}: write all as 2012-01-31 or exclude the column", name, row(two))
+
     present = codes[codes >= 0]
     some = texts[present[np.unique(np.linspace(0, len(present) - 1, _SAMPLE).astype(int))]] if len(present) else []
     if sum(_DATE.fullmatch(text) is not None for text in some) * 2 < max(len(some), 1):
         return None
-    scanned = _scan(texts)
+    scanned: Any = np.fromiter(map(_fields, texts), _SCANNED, len(texts))
     how, first, second = scanned[:, 0], scanned[:, 2], scanned[:, 3]
     if (wrong := how == _NONE).any():
         others, place = int(wrong[present].sum()), int(np.argmax(wrong))
         known = len(present) - others
         if known < _MOSTLY * len(present) or len(texts) <= MIXED_CATEGORIES:
-            return Note("mixed", name, others, (known, "date", str(texts[place])), _row(codes, place))
-        raise TableError(
-            f"expected a date as in {known / len(present):.1%} of the rows, got {texts[place]!r}; correct it, leave it "
-            "blank or exclude the column",
-            name,
-            _row(codes, place),
-        )
+            advice = "; correct them or leave them blank to have dates"
+            return Note("mixed", name, others, (counted(known, "date"), str(texts[place]), advice), row(place))
+        wanted = f"expected a date as in {known / len(present):.1%} of the rows, got {texts[place]!r}"
+        raise TableError(f"{wanted}; correct it, leave it blank or exclude the column", name, row(place))
     kinds, places = np.unique(how, return_index=True)
     if len(kinds) > 1:
-        raise _mixed(name, codes, texts, np.sort(places)[:2], "")
+        raise mixed(np.sort(places)[:2], "")
     order, either = {_YEAR: YEAR_FIRST, _NAME: BY_NAME}.get(int(kinds[0]), ""), False
     if not order:
         day_first, month_first = first > 12, second > 12
         if day_first.any() and month_first.any():
             pair = np.array([np.argmax(day_first), np.argmax(month_first)])
-            raise _mixed(name, codes, texts, pair, ", one with the day and one with the month first")
+            raise mixed(pair, ", one with the day and one with the month first")
         either = not (day_first.any() or month_first.any())
         slashes = either and "/" in texts[0]
         order = MONTH_FIRST if month_first.any() or slashes else DAY_FIRST
@@ -121,23 +129,9 @@ def find(name: str, codes: Int64[np.ndarray, " rows"], texts: Shaped[np.ndarray,
         if bad.mean() > 1 - _MOSTLY:
             return None
         why = f"expected a date ({order}), got {texts[place]!r}, which the calendar does not have"
-        raise TableError(why, name, _row(codes, place))
+        raise TableError(why, name, row(place))
     zoned = sum(_ZONE.search(text) is not None for text in texts) / len(texts)
     return Dates(order, np.append(values, np.datetime64("NaT", "us"))[codes], either, str(texts[0]), zoned)
-
-
-def _row(codes: Int64[np.ndarray, " rows"], place: int) -> int:
-    return int(np.argmax(codes == place)) + 1
-
-
-def _mixed(name: str, codes: np.ndarray, texts: np.ndarray, places: np.ndarray, why: str) -> TableError:
-    one, two = sorted(places.tolist(), key=lambda place: _row(codes, place))
-    return TableError(
-        f"expected dates of one form, got {texts[two]!r} after {texts[one]!r}{why}: write all as 2012-01-31 or exclude "
-        "the column",
-        name,
-        _row(codes, two),
-    )
 
 
 def read(name: str, column: pd.Series, order: str, zoned: bool) -> Shaped[np.ndarray, " rows"]:
@@ -177,7 +171,7 @@ def parsed(
     if is_date(column):
         return native(column), np.zeros(len(column), dtype=bool), column.notna().to_numpy() & (not has_zone(column))
     codes, texts = pd.factorize(to_text(column))  # missing: -1
-    scanned = _scan(texts)
+    scanned: Any = np.fromiter(map(_fields, texts), _SCANNED, len(texts))
     if order not in (DAY_FIRST, MONTH_FIRST):
         scanned[scanned[:, 0] == _NUMBERS, 0] = _NONE
     values = np.append(_values(scanned, order), np.datetime64("NaT", "us"))
@@ -185,13 +179,9 @@ def parsed(
     return values[codes], np.append(np.isnat(values[:-1]), False)[codes], naive[codes]
 
 
-def _scan(texts: Shaped[np.ndarray, " texts"]) -> Int64[np.ndarray, "texts 6"]:
-    """Return, for each text, how it is written, year, two numbers (month and day where they are known), microseconds of
-    the day, and minutes by which its zone is ahead of UTC."""
-    return np.fromiter((_fields(text) for text in texts), np.dtype((np.int64, 6)), len(texts))
-
-
 def _fields(text: str) -> tuple[int, int, int, int, int, int]:
+    """Return how a text is written, year, two numbers (month and day where they are known), microseconds of the day,
+    and minutes by which its zone is ahead of UTC."""
     match = _DATE.fullmatch(text)
     if match is None:
         return (_NONE, 0, 0, 0, 0, 0)

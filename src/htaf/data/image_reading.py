@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,14 +63,8 @@ def threads() -> int:
 
 
 def look(path: Path, *, whole: bool = True) -> Look:
-    """Find out whether a file can be read.
-
-    Args:
-        path: a file.
-        whole: decode all of it (JPEG at down to 1/8 size, which still reads every byte), not the header only.
-    Returns:
-        its size, or the problem.
-    """
+    """Find out whether a file can be read; whole: decode all of it (JPEG at down to 1/8 size, which still reads every
+    byte), not the header only."""
     _expect_reader()
     try:
         with _opened(path) as image:
@@ -85,14 +78,14 @@ def look(path: Path, *, whole: bool = True) -> Look:
     return Look((width, height) if sideways else (height, width))
 
 
-def look_all(paths: Sequence[Path], *, whole: bool = True) -> list[Look]:
+def look_all(paths: Sequence[Path]) -> list[Look]:
     """`look` for each file, in threads."""
     _expect_reader()
     with warnings.catch_warnings(), ThreadPoolExecutor(threads()) as pool:
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # `look` reports them
         with progress("reading images", len(paths), shown=None) as more:
             looks = []
-            for one in pool.map(partial(look, whole=whole), paths):
+            for one in pool.map(look, paths):
                 looks.append(one)
                 more()
             return looks
@@ -114,29 +107,22 @@ def decode(path: Path | bytes, channels: int, size: tuple[int, int], name: str =
     Raises:
         DataError: not readable as an image. MissingError: pillow is not installed.
     """
-    name = name if isinstance(path, bytes) else str(path)
+    name, (height, width) = name if isinstance(path, bytes) else str(path), size
     _expect_reader()
     try:
         with _opened(path) as image:
             image.draft(None, (2 * max(size), 2 * max(size)))  # JPEG at 1/2 to 1/8 where both edges stay above this
             ImageOps.exif_transpose(image, in_place=True)
-            return _fitted(_rgb(image), channels, size)
+            plain = _rgb(image) if channels == 3 else _rgb(image).convert("L")
+            scale = max(height / plain.height, width / plain.width)
+            cover = max(width, round(plain.width * scale)), max(height, round(plain.height * scale))
+            if cover != plain.size:
+                plain = plain.resize(cover, Image.Resampling.BILINEAR)
+            left, top = (cover[0] - width) // 2, (cover[1] - height) // 2
+            pixels = np.asarray(plain.crop((left, top, left + width, top + height)))
+            return np.ascontiguousarray(pixels.reshape(height, width, channels).transpose(2, 0, 1))
     except Exception as error:  # as in `look`
         raise DataError(f"{name}: expected an image, got {_reason(error)}") from error
-
-
-def _fitted(plain: Image.Image, channels: int, size: tuple[int, int]) -> UInt8[np.ndarray, "c h w"]:
-    """Return the middle of an image at a size, as `decode` gives it."""
-    height, width = size
-    if channels == 1:
-        plain = plain.convert("L")
-    scale = max(height / plain.height, width / plain.width)
-    cover = max(width, round(plain.width * scale)), max(height, round(plain.height * scale))
-    if cover != plain.size:
-        plain = plain.resize(cover, Image.Resampling.BILINEAR)
-    left, top = (cover[0] - width) // 2, (cover[1] - height) // 2
-    pixels = np.asarray(plain.crop((left, top, left + width, top + height)))
-    return np.ascontiguousarray(pixels.reshape(height, width, channels).transpose(2, 0, 1))
 
 
 def read_each(
@@ -205,17 +191,13 @@ def _opened(file: Path | bytes) -> Iterator[Image.Image]:
     with Image.open(source, formats=FORMATS) as image:
         if image.width * image.height > MAX_PIXELS:
             raise ValueError(f"{image.width} x {image.height} pixels, more than {MAX_PIXELS:,}")
-        if _tile(image) > MAX_PIXELS:
-            raise ValueError(f"tiles of {_tile(image):,} pixels, more than {MAX_PIXELS:,}")
+        tags = getattr(image, "tag_v2", {})
+        tile = tags.get(TILE_WIDTH, 0) * tags.get(TILE_LENGTH, 0)  # of a TIFF, which may be larger than the image
+        if tile > MAX_PIXELS:
+            raise ValueError(f"tiles of {tile:,} pixels, more than {MAX_PIXELS:,}")
         if max(image.size) > STRIP * min(image.size):
             raise ValueError(f"{image.width} x {image.height} pixels, a strip: cut it into parts")
         yield image
-
-
-def _tile(image: Image.Image) -> int:
-    """Return pixels of a tile of a TIFF, which may be larger than the image; 0 without tiles."""
-    tags = getattr(image, "tag_v2", {})
-    return tags.get(TILE_WIDTH, 0) * tags.get(TILE_LENGTH, 0)
 
 
 def _reason(error: Exception) -> str:

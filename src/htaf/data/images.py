@@ -428,7 +428,10 @@ def augment(
         ValueError: an unknown preset, or a negative key.
     """
     check_preset(preset)
-    generator = generator_of(key)
+    if key < 0:
+        raise ValueError(f"key must be >= 0, got {key}")
+    seed = np.random.SeedSequence(key).generate_state(1, np.uint64)  # keys that differ in one bit: unrelated draws
+    generator = Generator("cpu").manual_seed(int(seed[0]) >> 1)
     if preset == "none" or not len(images):
         return images
     height, width = images.shape[2:]
@@ -439,7 +442,8 @@ def augment(
         mirrored = torch.rand(len(images), generator=generator, device="cpu", dtype=torch.float64) < 0.5
     else:
         seen = torch.arange(len(images), device="cpu") if rows is None else rows
-        mirrored = _turns(seen, epoch) & (preset == "shift-flip")
+        turn = (seen.cpu() * 2654435761 >> 16) + epoch  # Knuth's multiplicative hash: halves of any order
+        mirrored = (turn % 2 == 1) & (preset == "shift-flip")
     how, kind = ("constant", torch.uint8) if by_chance else ("reflect", torch.float32)  # whole numbers do not reflect
     padded = pad(images.to(kind), (margin,) * 4, mode=how).to(torch.uint8) if margin else images
     return crop(padded, (height, width), top, left, mirrored)
@@ -449,24 +453,6 @@ def check_preset(preset: str) -> None:
     """Raise ValueError for an unknown preset."""
     if preset not in get_args(Augment):
         raise ValueError(f"augment: expected one of {', '.join(get_args(Augment))}, got {preset!r}")
-
-
-def generator_of(key: int) -> Generator:
-    """Return a generator for a key; keys that differ in one bit give unrelated draws.
-
-    Args:
-        key: a whole number >= 0, of any size.
-    """
-    if key < 0:
-        raise ValueError(f"key must be >= 0, got {key}")
-    seed = np.random.SeedSequence(key).generate_state(1, np.uint64)  # the generator itself wants a well mixed seed
-    return Generator("cpu").manual_seed(int(seed[0]) >> 1)
-
-
-def _turns(rows: Int64[Tensor, " b"], epoch: int) -> Bool[Tensor, " b"]:
-    """Return which images are mirrored in an epoch: one half of them in the even ones, the other half in the odd
-    ones."""
-    return ((rows.cpu() * 2654435761 >> 16) + epoch) % 2 == 1  # Knuth's multiplicative hash: halves of any order
 
 
 def crop(
@@ -512,10 +498,7 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
 
     def __post_init__(self) -> None:
         check_preset(self.augment)
-        expected, came = (
-            (self.preprocessor.channels, *self.preprocessor.size),
-            (self.part.channels, *self.part.size),
-        )
+        expected, came = ((one.channels, *one.size) for one in (self.preprocessor, self.part))
         if expected != came:
             raise DataError(f"expected images of [channels, height, width] {expected}, got {came}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from htaf._ground.errors import counted, listed, option
@@ -37,8 +37,7 @@ class Note:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields that are set, as plain JSON values."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: lists(value) for name, value in given.items() if value or name == "kind"}
+        return {name: lists(value) for name, value in vars(self).items() if value or name == "kind"}
 
     @classmethod
     def from_json(cls, data: Any) -> Note:
@@ -132,16 +131,17 @@ class _Count(int):
 
 
 def _words(note: Note) -> Mapping[str, Any]:
-    """Return the words for the fields of a sentence; `names` are the values."""
+    """Return the words for the fields of a sentence; `names` are the values, the others ways to do something else."""
+    by_time, name = option(f"--time {note.column!r}", f"htaf.fit(..., time={note.column!r})"), f"{note.column!r}"
+    groups = (group for group in note.values if isinstance(group, tuple))
+    spellings = some([" = ".join(map(repr, group)) for group in groups], 5)  # of one thing each
+    in_python = f"sklearn.model_selection.GroupKFold with groups=frame[{name}]"
     return {
+        "by_time": by_time, "by_group": option(f"--group {name}", in_python),
+        "own": option("Without --data they are", "Without other data they are"),
         "column": note.column, "count": _Count(note.count), "values": note.values, "row": f"row {note.row}",
-        "names": listed([*note.values]), "spellings": _spellings(note.values),
+        "names": listed([*note.values]), "spellings": spellings,
     }  # fmt: skip
-
-
-def _spellings(groups: tuple[Any, ...]) -> str:
-    """Spellings of one thing each, of five things at most."""
-    return some([" = ".join(map(repr, group)) for group in groups if isinstance(group, tuple)], 5)
 
 
 def _unseen(note: Note) -> str:
@@ -175,36 +175,12 @@ def _outside(note: Note) -> str:
     return f"{note.column} ({counted(note.count, 'row')}, {beyond} where training had {shown[2]} to {shown[3]})"
 
 
-def _mixed(note: Note) -> str:
-    """count: of texts. values: how many values are no texts, what these are, and the first text."""
-    known, what, first = note.values
-    texts, row = counted(note.count, "text"), _words(note)["row"]
-    advice = "; correct them or leave them blank to have dates" if what == "date" else ""
-    mixes = f"{counted(known, what)} with {texts} (first {first!r}, {row})"
-    return f"column {note.column!r} mixes {mixes}: read as a category{advice}"
-
-
 def _few_to_choose_by(note: Note) -> str:
     """count: of rows that would be enough. values: the names of the classes, and the rows of each."""
     each = ", ".join(f"{counted(rows, 'row')} of {name!r}" for name, rows in zip(*note.values, strict=True))
     return (
         f"target {note.column!r}: {each} in the validation part, fewer than {note.count}: they count "
         "less than their class weight when the epoch is chosen, so that no single row decides"
-    )
-
-
-def _total_row(note: Note) -> str:
-    """values: what it says, or nothing."""
-    said = repr(note.values[0]) if note.values[0] else "the largest value is the sum of the others"
-    return f"{_words(note)['row']} looks like a total of the others ({said}): delete it, else it counts as a row"
-
-
-def _rows_in_time(note: Note) -> str:
-    """count: of dates."""
-    shown = option(f"--time {note.column!r}", f"htaf.fit(..., time={note.column!r})")
-    return (
-        f"column {note.column!r}: {note.count:,} different dates, about one a row, but rows are split at random, so "
-        f"test rows lie between training rows. Later rows may be predicted far worse: {shown} measures it"
     )
 
 
@@ -217,29 +193,6 @@ def _say_most(note: Note) -> str:
     return (
         f"WARNING: {say} the target {note.column!r} far better than all others ({what} {own:.4g}, a forest of the rest "
         f"{rest:.4g}, on {note.count:,} training rows): exclude {exclude} known when you predict"
-    )
-
-
-def _repeated_values(note: Note) -> str:
-    """count: of values. values: rows, the measure, on rows of values that the training part has, on rows of others."""
-    rows, what, seen, unseen = note.values
-    ways = option(
-        f"--group {note.column!r} measures on others",
-        f"sklearn.model_selection.GroupKFold with groups=frame[{note.column!r}] measures on others",
-    )
-    return (
-        f"WARNING: column {note.column!r}: {note.count:,} values repeat, and test rows share them with training: "
-        f"new values may be predicted far worse: a forest of {rows:,} training rows has {what} {seen:.4g} on values "
-        f"that it has seen, {unseen:.4g} on others. {ways}"
-    )
-
-
-def _trained_on(note: Note) -> str:
-    """count: of rows. values: of how many."""
-    own = option("Without --data they are", "Without other data they are")
-    return (
-        f"{note.count:,} of {note.values[0]:,} rows are in the training part too, with the same target, so the figures "
-        f"are too good. {own} of the run's own test part"
     )
 
 
@@ -298,7 +251,8 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "without": "column {column!r}: {count:row} without {values[0]} of the training, read as {values[1]}",
     "rounded": "column {column!r}: whole numbers beyond 2^53 are rounded (first {values[0]}, {row}); if they are "
     "names, put a letter before each",
-    "mixed": _mixed,
+    "mixed": "column {column!r} mixes {values[0]} with {count:text} (first {values[1]!r}, {row}): read as a "
+    "category{values[2]}",
     # a set known by name
     "source": "{values[0]}",
     # a table
@@ -310,7 +264,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "no group": "column {column!r}: {count:row} without a group; each is a group of its own",
     "dropped": "column {column!r} dropped: {values[0]}",
     "number as text": lambda note: f"column {note.column!r} is text: {why_text(*note.values)}",
-    "total row": _total_row,
+    "total row": "{row} looks like a total of the others ({values[0]}): delete it, else it counts as a row",
     "far value": "column {column!r}: {count:row} with {values[0]}, far from all others ({values[1]} to {values[2]}): "
     "leave it blank where it stands for a missing value",
     "repeated": "{count:row} repeating an earlier row; a grouped split keeps them on one side",
@@ -329,8 +283,11 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "gives the target away": "WARNING: column {column!r} alone predicts the target {values[2]!r} almost perfectly "
     "({values[0]} {values[1]:.4g} on {count:,} training rows): exclude it unless it is known when you predict",
     "say most": _say_most,
-    "repeated values": _repeated_values,
-    "rows in time": _rows_in_time,
+    "repeated values": "WARNING: column {column!r}: {count:,} values repeat, and test rows share them with training: "
+    "new values may be predicted far worse: a forest of {values[0]:,} training rows has {values[1]} {values[2]:.4g} on "
+    "values that it has seen, {values[3]:.4g} on others. {by_group} measures on others",
+    "rows in time": "column {column!r}: {count:,} different dates, about one a row, but rows are split at random, so "
+    "test rows lie between training rows. Later rows may be predicted far worse: {by_time} measures it",
     # what its network learned
     "learned nothing": "WARNING: on the validation part the network is no better than a constant ({values[0]}): it has "
     "learned nothing. Lower lr, train for more epochs, or check the data",
@@ -346,7 +303,8 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "ignored": "ignored, not used in training: {names}",
     "text as missing": "column {column!r}: {count:row} with a text that is no number or date read as missing ({names})",
     "ignored target": "ignored: {column!r}, the target",
-    "trained on": _trained_on,
+    "trained on": "{count:,} of {values[0]:,} rows are in the training part too, with the same target, so the figures "
+    "are too good. {own} of the run's own test part",
     "unseen": _unseen,
 }
 OF_COLUMNS: dict[str, tuple[str, str | Callable[[Note], str]]] = {

@@ -2,6 +2,7 @@
 about each column and the target, and its JSON form."""
 
 import math
+import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,6 @@ from htaf.data.cells import (
     Separators,
     TableError,
     finite_numbers,
-    form_of,
     is_date,
     is_nearly_number,
     is_number,
@@ -115,8 +115,9 @@ def numbers_as_text(column: pd.Series) -> str | None:
     known = [text for text in to_text(present.iloc[some]) if text is not None]
     numbers = [text for text in known if is_nearly_number(text)]
     if len(numbers) < MOSTLY * len(known) and len({*known}) > MOST_ONE_HOT:
-        forms = [form for form, _ in Counter(map(form_of, known)).most_common(3) if form.startswith("#")]
-        numbers = [text for text in known if form_of(text) in forms]
+        written = [re.sub(r"\d+", "#", text.casefold()) for text in known]  # "13h45" and "9h05" are "#h#"
+        forms = [form for form, _ in Counter(written).most_common(3) if form.startswith("#")]
+        numbers = [text for text, form in zip(known, written, strict=True) if form in forms]
     if not known or len(numbers) < MOSTLY * len(known):
         return None
     # all are plain in a data frame alone, whose dtypes decide; those of files were read as numbers
@@ -173,21 +174,9 @@ def read_values(column: Column, raw: pd.Series) -> Shaped[np.ndarray, " rows"]:
     Raises:
         TableError: a text that is no number or no date, an infinite number, or a time zone unlike in training.
     """
-    raw = truth_as_numbers(column, raw)
     if column.kind == "number":
         return finite_numbers(raw, column.name, unit=column.unit)
     return dates.read(column.name, raw, column.order, column.zoned) if column.kind == "date" else category_values(raw)
-
-
-def truth_as_numbers(column: Column, raw: pd.Series) -> pd.Series:
-    """Return raw values, with 1 and 0 for texts such as true and no of a column that was numbers 0 and 1 in
-    training."""
-    if (column.kind, column.low, column.high) != ("number", 0, 1) or not is_text(raw):
-        return raw
-    texts = [text if text is None else text.casefold() for text in to_text(raw)]
-    if not {*texts} - {None} or not {*texts} <= {None}.union(*TRUTH):
-        return raw
-    return pd.Series([None if text is None else float(text in TRUTH[1]) for text in texts], raw.index, np.float64)
 
 
 def places(column: Column, values: Shaped[np.ndarray, " rows"]) -> Int64[np.ndarray, " rows"]:
@@ -200,39 +189,6 @@ def places(column: Column, values: Shaped[np.ndarray, " rows"]) -> Int64[np.ndar
     alike = {spelling: known[name] for spelling, name in spellings([*known]).items()}
     found = {value: known.get(value, alike.get(spelled(value), -1)) for value in dict.fromkeys(values)}
     return np.array([found[value] for value in values], dtype=np.int64)
-
-
-def learn_column(
-    column: pd.Series,
-    name: str,
-    special_codes: Sequence[float],
-    notes: list[Note],
-    wanted: tuple[tuple[str, ...], Float64[np.ndarray, "rows outputs"]] = ((), np.zeros((0, 0))),
-    order: str = "",
-    unit: str = "",
-) -> Column:
-    """Learn one raw column from the training part.
-
-    Args:
-        column: the training rows, [rows]; a number dtype is scaled, dates are taken apart, any other is a category.
-        name: the column's name.
-        special_codes: numbers that mean "missing for this reason"; they are left out of the range.
-        notes: what was handled is added.
-        wanted: from `encoding_outputs`, for columns with more than `MOST_ONE_HOT` categories; without
-            outputs these are one-hot too. It says too whether blanks tell of the target, see `_blanks_tell`.
-        order: of dates that raw rows write as text. unit: of numbers that they write as text.
-    Returns:
-        the column's range, median and codes; its categories sorted by code point, with their encoding where they are
-        many; or the parts of its dates that vary; kind "dropped" where it does not vary.
-    Raises:
-        DataError: an infinite value, or a range beyond float64.
-    """
-    if is_date(column):
-        return _learn_date(column, name, notes, wanted[1], order)
-    if is_text(column):
-        return _learn_category(column, name, notes, wanted)
-    learned = _learn_number(column, name, special_codes, notes, wanted[1])
-    return replace(learned, unit=unit) if learned.kind == "number" else learned
 
 
 def _blanks_tell(missing: Bool[np.ndarray, " rows"], wanted: Float64[np.ndarray, "rows outputs"], only: bool) -> bool:
@@ -295,7 +251,9 @@ def _learn_category(
         most = max(1, MOST_CELLS // len(wanted[0]))  # the others have the mean of all rows
         categories = tuple(sorted(sorted(categories, key=lambda category: -counts[category])[:most]))
         found = encodings(values, wanted[1], np.array(categories, dtype=object))
-        frequent = _frequent(categories, counts)
+        often = [category for category in categories if counts[category] >= FREQUENT]
+        most = min(MOST_FREQUENT, MOST_CELLS // len(categories))
+        frequent = sorted(sorted(often, key=lambda category: -counts[category])[:most])
         own = np.array([[float(category == one) for one in frequent] for category in categories])
         table = np.hstack([found, own.reshape(len(categories), -1)])
         return Column(
@@ -312,22 +270,16 @@ def _learn_category(
     return Column(name, "category", categories=kept, other=True)
 
 
-def _frequent(categories: Sequence[str], counts: dict[str, int]) -> list[str]:
-    """Return the most frequent of many categories, by name."""
-    most = min(MOST_FREQUENT, MOST_CELLS // len(categories))
-    found = sorted((category for category in categories if counts[category] >= FREQUENT), key=lambda c: -counts[c])
-    return sorted(found[:most])
-
-
 def _learn_number(
     column: pd.Series,
     name: str,
     special_codes: Sequence[float],
     notes: list[Note],
     wanted: Float64[np.ndarray, "rows outputs"],
+    unit: str,
 ) -> Column:
     values = finite_numbers(column, name)
-    found = [float(code) for code in special_codes if (values == code).any()]
+    found = [code for code in special_codes if (values == code).any()]
     codes = tuple(code for code in found if not (values == code).all())
     plain = values[~np.isnan(values) & ~np.isin(values, found)]
     low, high = (float(plain.min()), float(plain.max())) if plain.size else (0.0, 0.0)
@@ -345,7 +297,7 @@ def _learn_number(
             return Column(name, "dropped")
     if one or not plain.size:
         low = high = fill = fill if flagged else 0.0  # of a flag its value
-    return Column(name, "number", low, high, min(max(fill, low), high), codes, flagged)
+    return Column(name, "number", low, high, min(max(fill, low), high), codes, flagged, unit)
 
 
 def learn_target(
@@ -399,24 +351,6 @@ def learn_target(
     return Target(name, task, classes=classes)
 
 
-def read_column(data: Any, where: str) -> Column:
-    """Read one column from the JSON form of a preprocessor.
-
-    Args:
-        data: an entry of "columns", from `json.load`: name, kind and the fields of that kind.
-        where: which entry it is, for the message.
-    Returns:
-        the column.
-    Raises:
-        DataError: an unknown kind, missing or unknown keys, a value of another type, a range without
-            low <= fill <= high, repeated codes, no or repeated categories, lists of different lengths.
-    """
-    kind = stored.value(Kind, data.get("kind") if isinstance(data, dict) else None, where)
-    column = stored.read(Column, data, where, ("name", "kind", *KEYS[kind]))
-    _check_column(column, where)
-    return column
-
-
 # of each kind the fields that are kept
 KEYS: dict[str, tuple[str, ...]] = {
     "number": ("low", "high", "fill", "codes", "missing", "unit"),
@@ -456,23 +390,13 @@ def _check_column(column: Column, where: str) -> None:
         raise DataError(f"{where}: expected parts of a date, its order and two dates, got {came!r:.200}")
 
 
-def read_target(data: Any) -> Target:
-    """Read the target side from the JSON form of a preprocessor.
-
-    Args:
-        data: the entry "target", from `json.load`: every field of `Target`.
-    Returns:
-        the target side.
-    Raises:
-        DataError: missing or unknown keys, a value of another type, std <= 0, fewer than two classes.
-    """
-    target = stored.read(Target, data, "target")
+def _check_target(target: Target) -> None:
+    """Raise DataError where the fields of a target that was read do not go together."""
     if target.std <= 0 or (target.task == "classification" and len(target.classes) < 2):
         came = f"{target.std} and {list(target.classes)}"
         raise DataError(f"target: expected std > 0 and two classes or more, got {came}")
     if target.threshold is not None and not (0 < target.threshold < 1 and len(target.classes) == 2):
         raise DataError(f"target: expected a threshold in (0, 1) of two classes, got {target.threshold}")
-    return target
 
 
 def encoding_outputs(
@@ -600,8 +524,7 @@ class Preprocessor:
         target_name: str = "target",
         classes: Sequence[str] = (),
         special_codes: Sequence[float] = (),
-        orders: Mapping[str, str] | None = None,
-        units: Mapping[str, str] | None = None,
+        written: Mapping[str, str] | None = None,
         ids: Sequence[str] = (),
         rows: Int64[np.ndarray, " part"] | None = None,
         weights: Float64[np.ndarray, " rows"] | None = None,
@@ -619,9 +542,8 @@ class Preprocessor:
             classes: class names in code order, for classification.
             special_codes: numbers that mean "missing for this reason"; each that occurs in a column
                 becomes one 0/1 input, and the value counts as missing.
-            orders: how raw rows write the dates of a column, one of `htaf.data.dates.ORDERS`; else year first.
-            units: in which raw rows write the numbers of a column or of the target, see `htaf.data.cells.unit_of`;
-                else none.
+            written: how raw rows write the dates of a column, one of `htaf.data.dates.ORDERS`, else year first; or the
+                unit of the numbers of a column or of the target, see `htaf.data.cells.unit_of`, else none.
             ids: names of columns that predictions have beside.
             rows: int64 [part], the training rows among `features`, taken a column at a time; None: all.
             weights: float64 [rows], > 0, of the target's mean and deviation; what is learned of the columns counts
@@ -637,24 +559,21 @@ class Preprocessor:
             raise DataError(f"expected as many rows as targets, got {count} and {len(target)}")
         if len({str(name) for name in features.columns}) != features.shape[1]:
             raise DataError(f"expected distinct column names, got {listed([*map(str, features.columns)])}")
-        target, notes = np.asarray(target), list[Note]()
+        target, notes, written = np.asarray(target), list[Note](), written or {}
         learned = learn_target(target, task, target_name, tuple(classes), notes, weights)
-        learned = replace(learned, unit=(units or {}).get(target_name, ""))
+        learned = replace(learned, unit=written.get(target_name, ""))
         wanted = encoding_outputs(target, learned)
-        columns = [
-            learn_column(
-                _taken(column, rows),
-                name,
-                special_codes,
-                notes,
-                wanted,
-                (orders or {}).get(name, ""),
-                (units or {}).get(name, ""),
-            )
-            for name, column in ((str(name), column) for name, column in features.items())
-        ]
-        codes = tuple(float(code) for code in special_codes)
-        return cls(columns, learned, codes, _in_order(notes), ids, separators)
+        columns, codes = list[Column](), tuple(float(code) for code in special_codes)
+        for name, column in ((str(name), column) for name, column in features.items()):
+            column = column if rows is None else column.iloc[rows]
+            if is_date(column):
+                columns.append(_learn_date(column, name, notes, wanted[1], written.get(name, "")))
+            elif is_text(column):
+                columns.append(_learn_category(column, name, notes, wanted))
+            else:
+                columns.append(_learn_number(column, name, codes, notes, wanted[1], written.get(name, "")))
+        notes.sort(key=lambda note: note.kind in OF_COLUMNS)  # one sentence about several columns, at the end
+        return cls(columns, learned, codes, notes, ids, separators)
 
     def transform(
         self,
@@ -697,7 +616,7 @@ class Preprocessor:
         for column in self.columns:
             if column.kind not in ("number", "date") or [*made.columns].count(column.name) != 1:
                 continue
-            raw = truth_as_numbers(column, made[column.name])
+            raw = made[column.name]
             wrong = dates.parsed(raw, column.order)[1] if column.kind == "date" else to_number(raw, column.unit)[1]
             if wrong.any():
                 texts = tuple(dict.fromkeys(map(str, raw[wrong])))[:MOST_NAMED]
@@ -740,30 +659,26 @@ class Preprocessor:
         cross = None if trained is None else encoding_outputs(trained, self.target)[1]
         with np.errstate(over="ignore"):  # an overflow is reported below, by column and row
             for column in wanted:
-                raw = _taken(features[column.name], rows)
-                values, at = read_values(column, raw), self._inputs[column.name, column.kind].start
+                raw = features[column.name] if rows is None else features[column.name].iloc[rows]
+                values = read_values(column, raw)
                 _note_without(column, raw, notes)
                 for place in self._inputs[column.name, "missing"]:
                     inputs[:, place] = pd.isna(values)
-                if column.kind == "category":
-                    found = _one_hot(column, values, notes)
-                    inputs[np.flatnonzero(found >= 0), at + found[found >= 0]] = 1
-                elif column.kind == "number":
-                    places = [*self._inputs[column.name, "number"], *self._inputs[column.name, "code"]]
-                    for place, made in zip(places, self._number(column, values, notes), strict=True):
-                        inputs[:, place] = made
+                if column.kind == "number":
+                    found = self._number(column, values, notes)
                 else:
                     dated = column.kind == "date"
-                    parts = _date(column, values, notes) if dated else _encoded(column, values, notes, cross)
-                    for place, made in enumerate(parts, start=at):
-                        inputs[:, place] = made
+                    found = _date(column, values, notes) if dated else _encoded(column, values, notes, cross)
+                places = [*self._inputs[column.name, column.kind], *self._inputs[column.name, "code"]]
+                for place, made in zip(places, found, strict=True):
+                    inputs[:, place] = made
         if not np.isfinite(inputs.sum(0, dtype=np.float64)).all():
             row, place = np.argwhere(~np.isfinite(inputs))[0]
             row = row if rows is None else rows[row]
             raise TableError(
                 "the value is too far outside the training range for float32", self.feature_names[place], int(row) + 1
             )
-        return inputs, _in_order(notes)
+        return inputs, sorted(notes, key=lambda note: note.kind in OF_COLUMNS)
 
     def spans(self) -> list[tuple[int, float]]:
         """Return the place of each input that is a number, and by how much the number grows from 0 to 1."""
@@ -863,9 +778,15 @@ class Preprocessor:
         for key in ("columns", "notes"):
             if not isinstance(top[key], list):
                 raise DataError(f"preprocessing {key}: expected a list, got {top[key]!r:.80}")
-        columns = [read_column(entry, f"columns[{place}]") for place, entry in enumerate(top["columns"])]
-        names = [column.name for column in columns]
-        if len(set(names)) != len(names):
+        columns = list[Column]()
+        for place, entry in enumerate(top["columns"]):
+            where = f"columns[{place}]"
+            kind = stored.value(Kind, entry.get("kind") if isinstance(entry, dict) else None, where)
+            columns.append(stored.read(Column, entry, where, ("name", "kind", *KEYS[kind])))
+            _check_column(columns[-1], where)
+        target = stored.read(Target, top["target"], "target")
+        _check_target(target)
+        if len({column.name for column in columns}) != len(columns):
             raise DataError("preprocessing columns: expected distinct names, got one twice")
         try:
             notes = [Note.from_json(value) for value in top["notes"]]
@@ -874,24 +795,7 @@ class Preprocessor:
         codes = stored.value(tuple[float, ...], top["special_codes"], "special_codes")
         ids = stored.value(tuple[str, ...], top["ids"], "ids")
         separators = stored.value(Separators, top["separators"], "separators")
-        return cls(columns, read_target(top["target"]), codes, notes, ids, separators)
-
-
-def _in_order(notes: list[Note]) -> list[Note]:
-    """Put notes about missing values last, as they are one sentence about several columns."""
-    return sorted(notes, key=lambda note: note.kind in OF_COLUMNS)
-
-
-def _one_hot(column: Column, values: Shaped[np.ndarray, " rows"], notes: list[Note]) -> Int64[np.ndarray, " rows"]:
-    """Return which of the inputs of a column is 1 in each row; -1: none."""
-    found = places(column, values)
-    unseen = values[found < 0].tolist()
-    if unseen:
-        which, instead = "not seen in training", "all inputs 0"
-        if column.other:
-            which, instead = "rare in training or not seen", f"input {column.name}={OTHER}"
-        notes.append(_about_unseen(which, instead, column, unseen))
-    return np.where(found < 0, len(column.categories), found) if column.other else found
+        return cls(columns, target, codes, notes, ids, separators)
 
 
 def _encoded(
@@ -899,14 +803,19 @@ def _encoded(
     values: Shaped[np.ndarray, " rows"],
     notes: list[Note],
     cross: Float64[np.ndarray, "rows outputs"] | None,
-) -> Iterator[Float64[np.ndarray, " rows"]]:
-    """Return the scaled encoding of each row, an output at a time; cross: for training rows, cross-fitted."""
-    found = places(column, values)
-    unseen = values[found < 0].tolist()
-    if unseen:
-        bounded = 2 * len(column.categories) * len(column.outputs) > MOST_CELLS  # rare ones may have no mean
-        which = "rare in training or not seen" if bounded else "not seen in training"
-        notes.append(_about_unseen(which, "the target's mean", column, unseen))
+) -> Iterator[Shaped[np.ndarray, " rows"]]:
+    """Return the inputs of the category of each row, an output at a time, those of an encoded column scaled; cross: for
+    training rows, cross-fitted."""
+    found, one_hot, count = places(column, values), column.kind == "category", len(column.categories)
+    if unseen := values[found < 0].tolist():
+        rare = column.other or 2 * count * len(column.outputs) > MOST_CELLS  # then rare ones may have no mean
+        which = "rare in training or not seen" if rare else "not seen in training"
+        instead = f"input {column.name}={OTHER}" if column.other else "all inputs 0" if one_hot else "the target's mean"
+        notes.append(Note("unseen", column.name, len(unseen), (which, instead, *dict.fromkeys(unseen))[:MOST_NAMED]))
+    if one_hot:
+        yield from (found == place for place in range(count))
+        yield from [found < 0] * column.other
+        return
     table = np.array([*column.values, column.otherwise])  # -1 is the last
     own = np.zeros((0, 0))  # the outputs after these say nothing of the target
     if cross is not None:
@@ -950,7 +859,9 @@ def _note_outside(name: str, values: Shaped[np.ndarray, " present"], low: Any, h
     outside = values[(values < low) | (values > high)]
     if len(outside):
         of = (outside.min(), outside.max(), low, high)
-        shown = tuple(_moment(one) if isinstance(low, np.datetime64) else float(one) for one in of)
+        if isinstance(low, np.datetime64):  # with as many decimals of a second as are not 0
+            of = (str(one.astype("M8[us]")).rstrip("0").rstrip(".") for one in of)
+        shown = tuple(one if isinstance(one, str) else float(one) for one in of)
         notes.append(Note("outside", name, len(outside), shown))
 
 
@@ -973,19 +884,48 @@ def is_by_chance(note: Note, rows: int, trained: int) -> bool:
     return near and (note.count <= 0.01 * rows or q**note.count * (1 + note.count * (1 - q)) >= 1e-3)
 
 
-def _moment(value: np.datetime64) -> str:
-    """ISO 8601, with as many decimals of a second as are not 0."""
-    return str(value.astype("M8[us]")).rstrip("0").rstrip(".")
-
-
-def _taken(column: pd.Series, rows: Int64[np.ndarray, " part"] | None) -> pd.Series:
-    return column if rows is None else column.iloc[rows]
-
-
 def _scaled(values: Float64[np.ndarray, " rows"], column: Column, output: int) -> Float64[np.ndarray, " rows"]:
     low, high = column.lows[output], column.highs[output]
     return (values - low) / (high - low if high > low else 1)
 
 
-def _about_unseen(which: str, instead: str, column: Column, unseen: list[str]) -> Note:
-    return Note("unseen", column.name, len(unseen), (which, instead, *dict.fromkeys(unseen))[:MOST_NAMED])
+# ---- classes in their own type ----
+
+
+def read_labels(texts: Sequence[str]) -> np.ndarray:
+    """Read names of classes as a reader of the file has them: whole numbers, other numbers, truth values or text."""
+    if {*texts} <= {"True", "False"}:
+        return np.array([text == "True" for text in texts])
+    for kind in (int, float):
+        try:
+            values = [kind(text) for text in texts]
+        except ValueError:
+            continue
+        if [str(value) for value in values] == [*texts]:
+            return np.array(values)
+    return np.array(texts, dtype=object)
+
+
+LABELS = (str, int, float, bool)
+
+
+def labels_of(record: Mapping[str, Any]) -> list[Any] | None:
+    """Return the classes in the type of the target of an estimator that was saved; None: of a run of the command, of
+    dates."""
+    entry = record.get("estimator") or {}
+    return entry.get("classes") if entry.get("dtype", "M").lstrip("<>=|")[:1] in "Obiuf" else None
+
+
+def relabelled(found: pd.DataFrame, classes: Sequence[str], labels: Any = None) -> pd.DataFrame:
+    """Return predictions with the classes in the type of the training's target, so that they can be compared with it.
+
+    Args:
+        found: `prediction` holds classes as text; not changed.
+        classes: as the preprocessing names them; none of a regression.
+        labels: a list of one for each, as `labels_of`; anything else: as `read_labels` reads them.
+    """
+    known = isinstance(labels, list) and len(labels) == len(classes) and all(type(v) in LABELS for v in labels)
+    values = pd.Series(labels).to_numpy() if known else read_labels(classes)
+    if not len(classes) or values.dtype == object:
+        return found
+    return found.assign(prediction=values[pd.Index(classes).get_indexer(pd.Index(found["prediction"]))])

@@ -12,7 +12,7 @@ import pandas as pd
 from jaxtyping import Shaped
 
 from htaf._ground.errors import DataError as DataError
-from htaf._ground.errors import listed, option
+from htaf._ground.errors import counted, listed, option
 from htaf.data.cells import (
     TableError,
     finite_numbers,
@@ -62,31 +62,31 @@ def typed(
         consume: take the columns out of `frame`, so that none is held twice.
         text_as_missing: text among numbers, in less than a quarter of the values, is missing, with a note.
     Returns:
-        the typed frame with a fresh index, and the notes. `attrs["dates"]` has the order of each column of dates,
-        `attrs["units"]` the unit of each column of numbers whose texts all have one.
+        the typed frame with a fresh index, and the notes. `attrs["written"]` has the order of each column of dates, and
+        the unit of each column of numbers whose texts all have one.
     Raises:
         DataError: infinite values; text in a column of numbers; dates of several forms; lists, durations and the like.
     """
     columns: dict[str, pd.Series] = {}
     notes: list[Note] = []
-    found: dict[str, dict[str, str]] = {"dates": {}, "units": {}}
+    written: dict[str, str] = {}
     rows = len(frame)
     consume = consume and frame.shape[1] <= FEW  # taking one out takes time by the number of columns
     for name in list(frame.columns):
         column = frame.pop(name) if consume else frame[name]
         if is_date(column) and name != target and name not in texts:
             dates = Dates(YEAR_FIRST, native(column), False, "", float(has_zone(column)))
-            columns[name] = _of_dates(str(name), dates, found, notes)
+            columns[name] = _of_dates(str(name), dates, written, notes)
         elif is_text(column) or is_date(column) or name in texts:
             _refuse_containers(str(name), column)
             columns[name] = _of_texts(
-                str(name), column, found, notes, as_text=name in texts or pd.api.types.is_bool_dtype(column),
+                str(name), column, written, notes, as_text=name in texts or pd.api.types.is_bool_dtype(column),
                 target=name == target, task=task, text_as_missing=text_as_missing,
             )  # fmt: skip
         else:
             columns[name] = _of_numbers(str(name), column, to_number(column)[0], notes)
     made = pd.DataFrame(columns, index=pd.RangeIndex(rows), copy=not consume)
-    made.attrs |= found
+    made.attrs["written"] = written
     return made, notes
 
 
@@ -98,12 +98,12 @@ def _of_numbers(name: str, column: pd.Series, values: np.ndarray, notes: list[No
     return pd.Series(values)
 
 
-def _of_dates(name: str, dates: Dates, found: dict[str, dict[str, str]], notes: list[Note]) -> pd.Series:
-    """Return dates, with a note on how they are read; their order is found."""
+def _of_dates(name: str, dates: Dates, written: dict[str, str], notes: list[Note]) -> pd.Series:
+    """Return dates, with a note on how they are read; their order is written down."""
     known = dates.values[~np.isnat(dates.values)].astype("M8[D]")
     first, last = (str(known.min()), str(known.max())) if len(known) else ("", "")
     notes.append(Note("dates", name, values=(first, last, dates.example, dates.order, dates.zoned, dates.open)))
-    found["dates"][name] = dates.order
+    written[name] = dates.order
     values: Any = pd.Series(dates.values)
     return values.dt.tz_localize("UTC") if dates.zoned else values
 
@@ -111,7 +111,7 @@ def _of_dates(name: str, dates: Dates, found: dict[str, dict[str, str]], notes: 
 def _of_texts(
     name: str,
     column: pd.Series,
-    found: dict[str, dict[str, str]],
+    written: dict[str, str],
     notes: list[Note],
     *,
     as_text: bool,
@@ -136,14 +136,16 @@ def _of_texts(
         return pd.Series(text, dtype=object)
     dates = None if target else find(name, codes, known)
     if isinstance(dates, Dates):
-        return _of_dates(name, dates, found, notes)
+        return _of_dates(name, dates, written, notes)
     values, wrong = to_number(pd.Series(known, dtype=object))
     if not wrong.any():
-        notes += _about_writing(name, known)
+        as_people_write = ((text, number_in(text)) for text in known if not is_number(text))  # such as (5), 5- or 1,352
+        shown = next(((text, f"{value:.15g}") for text, value in as_people_write if value is not None), None)
+        notes += [Note("read as", name, values=shown)] if shown else []
         return _of_numbers(name, column, of_rows(values).to_numpy(), notes)
     of_unit = not target or task == "regression" or (task is None and len(known) > MAX_CLASSES)
     if of_unit and (unit := unit_of(known)) is not None:
-        values, found["units"][name] = to_number(pd.Series(known, dtype=object), unit)[0], unit
+        values, written[name] = to_number(pd.Series(known, dtype=object), unit)[0], unit
         notes.append(Note("unit", name, values=(unit, known[0], float(values[0]))))
         return of_rows(values)
     numbers, count = (int(np.isin(codes, np.flatnonzero(of)).sum()) for of in (~np.isnan(values), wrong))
@@ -161,18 +163,10 @@ def _of_texts(
             row(first),
         )
     if numbers:
-        notes.append(Note("mixed", name, count, (numbers, "number", known[first]), row(first)))
+        notes.append(Note("mixed", name, count, (counted(numbers, "number"), known[first], ""), row(first)))
     elif dates is not None:
         notes.append(dates)
     return pd.Series(text, dtype=object)  # not pandas' own text type: None stays None
-
-
-def _about_writing(name: str, texts: Shaped[np.ndarray, " texts"]) -> list[Note]:
-    """Return a note on the first number that is written as people do, such as (5), 5- or 1,352."""
-    for text in texts:
-        if not is_number(text) and (value := number_in(text)) is not None:
-            return [Note("read as", name, values=(text, f"{value:.15g}"))]
-    return []
 
 
 def _refuse_containers(name: str, column: pd.Series) -> None:

@@ -11,6 +11,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,8 @@ PIECE, WIDE = 4 * 2**20, 4096  # bytes of text that are held at a time; of each 
 ROWS = 65_536  # of a piece of a Parquet file
 Numbers = Callable[[str], bool]
 
-_QUOTED_COMMA = re.compile(rb'"[^"\r\n]{0,20}\d,\d[^"\r\n]{0,20}"')
-_BEYOND = re.compile(rb"[^,;\t\r\n\"]{0,30}[\x80-\xff]{1,30}[^,;\t\r\n\"]{0,30}")
+_QUOTED_COMMA = re.compile(r'"[^"\r\n]{0,20}[0-9],[0-9][^"\r\n]{0,20}"')
+_BEYOND = re.compile(r"[^,;\t\r\n\"]{0,30}[^\x00-\x7f]{1,30}[^,;\t\r\n\"]{0,30}")
 _PADDED = r"^0\d+$"
 _DAMAGED = (OSError, EOFError, zlib.error, UnicodeError)
 
@@ -75,15 +76,8 @@ def read_frame(
             name that ends the rows, or a number that the separators leave open.
         TooLargeError: more than memory holds.
     """
-    path = Path(path)
-    check_path(path)
-    if path.name.lower().endswith(".parquet"):
-        ((frame, notes),) = _parquet(path, str(path), whole=True)
-        return frame, notes
-    text = _Text.opened(path, str(path), names, numbers, separators)
-    frame = text.whole(numbers)
-    frame.attrs["separators"] = text.separators
-    return frame, text.notes
+    ((frame, notes),) = _read(Path(path), str(path), names, numbers, separators, whole=True)
+    return frame, notes
 
 
 def read_pieces(
@@ -104,17 +98,35 @@ def read_pieces(
     Raises:
         DataError: as `read_frame`, when the piece is read where it is.
     """
-    path = Path(path)
+    yield from _read(Path(path), label or str(path), None, numbers, separators, whole=False)
+
+
+def _read(
+    path: Path, label: str, names: Sequence[str] | None, numbers: Numbers | None, separators: str, *, whole: bool
+) -> Iterator[tuple[pd.DataFrame, list[Note]]]:
+    """The rows of a file in one piece or several, each with its notes."""
+    from pyarrow import default_memory_pool
+
     check_path(path)
     if path.name.lower().endswith(".parquet"):
-        yield from _parquet(path, label or str(path), whole=False)
+        yield from _parquet(path, label, whole=whole)
         return
-    text = _Text.opened(path, label or str(path), None, numbers, separators)
-    notes, said = text.notes, 0
+    text = _Text.opened(path, label, names, numbers, separators)
+    columns, held, said, notes = dict[str, list[Any]](), 0, 0, text.notes
     for piece in text.pieces():
-        notes = [*notes, *text.left_out(said)]
-        yield _frame({name: [array] for name, array in piece.items()}, numbers), notes
+        for name, array in piece.items():
+            columns.setdefault(name, []).append(array)
+            held += array.nbytes
+        if whole:
+            expect_memory(held, f"{label}: a table of {held / 1e9:,.1f} GB or more", "take some of the rows")
+            continue
+        yield _frame(columns, numbers), [*notes, *text.left_out(said)]
         notes, said = [], text.empty
+    if whole:
+        frame = _frame(columns, numbers)
+        frame.attrs["separators"] = text.separators
+        default_memory_pool().release_unused()
+        yield frame, [*notes, *text.left_out(0)]
 
 
 def _parquet(path: Path, label: str, *, whole: bool) -> Iterator[tuple[pd.DataFrame, list[Note]]]:
@@ -239,7 +251,8 @@ class _Text:
                         refuse_nameless(self.label, int(place), piece.column(place).to_pylist(), rows)
                     if piece.num_rows:
                         rows += piece.num_rows
-                        yield {self.header[int(place)]: self._points(int(place), piece.column(place)) for place in kept}
+                        found = {self.header[int(place)]: piece.column(place) for place in kept}
+                        yield {name: _with_points(x) if name in self.commas else x for name, x in found.items()}
         except ArrowException as error:
             said = first_line(error)
             if "straddl" in said:
@@ -256,26 +269,6 @@ class _Text:
     def left_out(self, before: int) -> list[Note]:
         """A note on rows without any text behind the first so many; none where there are none."""
         return [Note("empty rows", count=self.empty - before)] * (self.empty > before)
-
-    def whole(self, numbers: Numbers | None) -> pd.DataFrame:
-        """All rows; see `read_frame`."""
-        from pyarrow import default_memory_pool
-
-        columns: dict[str, list[Any]] = {}
-        held = 0
-        for piece in self.pieces():
-            for name, array in piece.items():
-                columns.setdefault(name, []).append(array)
-                held += array.nbytes
-            expect_memory(held, f"{self.label}: a table of {held / 1e9:,.1f} GB or more", "take some of the rows")
-        self.notes += self.left_out(0)
-        frame = _frame(columns, numbers)
-        default_memory_pool().release_unused()
-        return frame
-
-    def _points(self, place: int, array: Any) -> Any:
-        """Texts with decimal points in place of commas, where the column has such."""
-        return _with_points(array) if self.header[place] in self.commas else array
 
     def _blank(self, row: Any) -> str:
         """What Arrow is to do with a row of too many or few fields: one without any text is none."""
@@ -429,38 +422,24 @@ def _binary(path: Path) -> gzip.GzipFile | io.BufferedReader:
 
 def _encoding(path: Path, label: str) -> tuple[str, list[Note], bool]:
     """UTF-8 with or without a mark, UTF-16 with one, else Windows-1252, else Latin-1; and whether there are commas in
-    quoted numbers. The file is read through once.
+    quoted numbers. The file is read through, once for each encoding that is tried.
 
     Raises:
         DataError: it holds no text.
     """
-    decoder = codecs.getincrementaldecoder("utf-8")()
     with _binary(path) as file:
-        block = file.read(1 << 20)
-        if block.startswith((b"\xff\xfe", b"\xfe\xff")):
+        if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
             return "utf-16", [], True
-        known = windows = True
-        commas, beyond = False, b""
-        while block:
-            commas = commas or _QUOTED_COMMA.search(block) is not None
-            beyond = beyond or b"".join(match[0] for match in [_BEYOND.search(block)] if match)
-            if b"\0" in block:
-                raise DataError(f"{label}: expected text, got a binary file")
-            try:
-                if known:
-                    decoder.decode(block, final=False)
-            except UnicodeDecodeError:
-                known = False
-            windows = windows and not any(byte in block for byte in (b"\x81", b"\x8d", b"\x8f", b"\x90", b"\x9d"))
-            block = file.read(1 << 20)
-        try:
-            decoder.decode(b"", final=known)
-        except UnicodeDecodeError:
-            known = False
-    if known:
-        return "utf-8-sig", [], commas
-    encoding, kind = ("cp1252", "Windows-1252") if windows else ("latin-1", "Latin-1")
-    return encoding, [Note("encoding", values=(kind, beyond.decode(encoding).strip()))], commas
+    for encoding, kind in (("utf-8-sig", ""), ("cp1252", "Windows-1252"), ("latin-1", "Latin-1")):
+        commas, beyond = False, ""
+        with _binary(path) as raw, io.TextIOWrapper(raw, encoding, newline="") as file, suppress(UnicodeDecodeError):
+            while block := file.read(1 << 20):
+                if "\0" in block:
+                    raise DataError(f"{label}: expected text, got a binary file")
+                commas = commas or _QUOTED_COMMA.search(block) is not None
+                beyond = beyond or "".join(match[0] for match in [_BEYOND.search(block)] if match)
+            return encoding, [Note("encoding", values=(kind, beyond.strip()))] if kind else [], commas
+    raise AssertionError("Latin-1 reads every byte")
 
 
 def check_path(path: Path) -> None:

@@ -5,31 +5,42 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+import sklearn.datasets
 from jaxtyping import Bool, Float64, Int64, Shaped
 
 from htaf._ground.errors import counted, expect_seed, listed, option, suggestion
-from htaf.data.cells import TableError, is_date, is_text, to_number, to_text
+from htaf.data.cells import (
+    BLANKS,
+    NUMBER_BLANKS,
+    TableError,
+    finite_numbers,
+    is_date,
+    is_text,
+    lost_digits,
+    parts_of,
+    to_number,
+    to_text,
+)
 from htaf.data.dates import native
-from htaf.data.named import NAMED, lookup, read_named
-from htaf.data.notes import NUMBERS_AS_TEXT, Note, told
+from htaf.data.notes import NUMBERS_AS_TEXT, Note, told, why_text
 from htaf.data.order import random_order, random_words
-from htaf.data.preprocess import Preprocessor, Target, numbers_as_text
-from htaf.data.reading import DataError, Frame, data_folders, named, typed, with_names, without_names
+from htaf.data.preprocess import Preprocessor, Target, numbers_as_text, one_spelling, spelled
+from htaf.data.reading import MAX_CLASSES, DataError, Frame, data_folders, named, typed, with_names, without_names
 from htaf.data.table_files import SUFFIXES, Numbers, read_frame
-from htaf.data.targets import Task, amounts, amounts_of_rows, class_codes, infer_target
 
 FRAME = "frame"  # the name of a data frame, which has none
 MIN_ROWS = 20  # gives 14, 2 and 4 rows; a validation error over fewer says nothing
 ID_LIKE = 0.95  # share of distinct values from which a text column identifies rows
 
 
+Task = Literal["regression", "classification"]
 Mode = Literal["random", "grouped", "stratified", "time"]
 SHARES = (0.7, 0.1, 0.2)
 FEW_ENDS = 4  # rows at an end of a table among which totals are looked for
@@ -39,6 +50,104 @@ TOTALS = re.compile(
     r"(grand |sub-?)?totals?|sums?|average|mean|summe|gesamt|insgesamt|mittelwert|somme|moyenne|total général|totale|"
     r"media|suma|promedio|total general|razem|totaal|合计|总计|合計|max(imum)?|min(imum)?|median|std|count"
 )
+
+
+# ---- the sets known by name: where their files are, and what must be said of them ----
+
+_ABALONE = "sex length diameter height whole_weight shucked_weight viscera_weight shell_weight rings"
+_UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
+
+
+@dataclass(frozen=True)
+class Named:
+    """One known set.
+
+    Attributes:
+        file: its published name; "": bundled. url: where it is published.
+        rows: that it must have. columns: of a file without a line of names. left_out: columns that are not of the set.
+        classes: in code order. special_codes: numbers that say why a value is missing.
+    """
+
+    name: str
+    file: str
+    url: str
+    rows: int
+    target: str
+    task: Literal["regression", "classification"]
+    classes: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    special_codes: tuple[float, ...] = ()
+
+
+def _digits() -> pd.DataFrame:
+    bunch: Any = sklearn.datasets.load_digits()
+    return pd.DataFrame(bunch.data).add_prefix("pixel_").assign(digit=bunch.target)
+
+
+_TEN = tuple(str(digit) for digit in range(10))
+NAMED: dict[str, Named] = {
+    known.name: known
+    for known in (
+        Named("wine", "winequality-white.csv", f"{_UCI}/wine-quality", 4898, "quality", "regression"),
+        Named(
+            "abalone", "abalone.data", f"{_UCI}/abalone", 4177, "rings", "regression", columns=tuple(_ABALONE.split())
+        ),
+        Named(
+            "churn", "Telco-Customer-Churn.csv", "https://www.kaggle.com/datasets/blastchar/telco-customer-churn", 7043,
+            "Churn", "classification", ("No", "Yes"), left_out=("customerID",),
+        ),
+        Named(
+            "fico", "heloc_dataset_v1.csv", "https://community.fico.com/s/explainable-machine-learning-challenge",
+            10459, "RiskPerformance", "classification", ("Good", "Bad"), special_codes=(-7.0, -8.0, -9.0),
+        ),
+        Named("digits", "", "", 1797, "digit", "classification", _TEN),
+    )
+}  # fmt: skip
+BUNDLED: dict[str, Callable[[], pd.DataFrame]] = {"digits": _digits}
+
+
+def lookup(name: str | os.PathLike[str]) -> Named | None:
+    """Return the known set of that name, in any case; None for what may be a path."""
+    return NAMED.get(os.fspath(name).lower())
+
+
+def is_named(name: str | os.PathLike[str]) -> bool:
+    """Return whether `load` takes this for a known set, not for a file; names go in any case."""
+    return lookup(name) is not None
+
+
+def read_named(known: Named, data_dir: str | os.PathLike[str] | None = None) -> tuple[pd.DataFrame, list[Note]]:
+    """Read a known set as it is published, its rows counted.
+
+    Args:
+        known: one of `NAMED`.
+        data_dir: searched first, then the folder in HTAF_DATA, each also under `tabular/`.
+    Returns:
+        the frame [rows, columns with the target], and the notes.
+    Raises:
+        DataError: found nowhere, or another file than the published one.
+    """
+    if known.name in BUNDLED:
+        return BUNDLED[known.name](), [Note("source", values=("bundled with scikit-learn",))]
+    folders = data_folders(data_dir)
+    places = [place / known.file for folder in folders for place in (folder, folder / "tabular")]
+    path = next((place for place in places if place.is_file()), None)
+    where = f"download it from {known.url} into a folder that HTAF_DATA or {option('--data-dir', 'data_dir=')} names"
+    if path is None:
+        raise DataError(f"{known.name}: {known.file} not found in {listed(folders) or 'any folder'}; {where}")
+    frame, notes = read_frame(path, names=known.columns or None)
+    if len(frame) != known.rows or known.target not in frame:
+        came = f"{len(frame):,} rows and the columns {listed([*frame])}"
+        raise DataError(
+            f"{known.name}: expected {known.rows:,} rows with {known.target!r}, got {came} from {path}; {where}"
+        )
+    gone = [name for name in known.left_out if name in frame]
+    notes += [Note("dropped", name, values=("not part of the set",)) for name in gone]
+    return frame.drop(columns=gone), notes
+
+
+# ---- tables ----
 
 
 @dataclass(frozen=True)
@@ -62,14 +171,10 @@ class Parting:
     def identity(self) -> dict[str, Any]:
         """Return what differs from a table that is divided by seed and mode alone; it is part of a training's
         identity."""
-        found: dict[str, Any] = {} if self.shares == SHARES else {"shares": list(self.shares)}
-        if self.group is not None:
-            found["group"] = self.group
-        if self.time is not None:
-            found["time"] = self.time
-        if self.test is not None:
-            found["test_rows"] = int(self.test.sum())
-        return found
+        shares = None if self.shares == SHARES else [*self.shares]
+        tested = None if self.test is None else int(self.test.sum())
+        found = {"shares": shares, "group": self.group, "time": self.time, "test_rows": tested}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -88,8 +193,8 @@ class Table:
         notes: everything that was handled; `htaf.data.notes.told` makes sentences of them.
         fingerprint: sha256 of names, kinds and content, equal on every machine.
         special_codes: numbers in the features that say why a value is missing.
-        orders: how the file writes the dates of a column, for `Preprocessor.fit`.
-        units: in which the file writes the numbers of a column, or of the target, for `Preprocessor.fit`.
+        written: how the file writes the dates of a column, or the numbers of one or of the target, for
+            `Preprocessor.fit`.
         ids: columns that name the rows, [rows, ids]; they are no features.
         separators: of thousands and decimals in the file, see `read_frame`.
         parting: what `split` goes by, beside seed and mode.
@@ -106,8 +211,7 @@ class Table:
     notes: tuple[Note, ...]
     fingerprint: str
     special_codes: tuple[float, ...] = ()
-    orders: Mapping[str, str] = field(default_factory=dict)
-    units: Mapping[str, str] = field(default_factory=dict)
+    written: Mapping[str, str] = field(default_factory=dict)
     ids: pd.DataFrame = field(default_factory=pd.DataFrame)
     parting: Parting = Parting()
     weights: Float64[np.ndarray, " rows"] | None = None
@@ -136,8 +240,7 @@ class Table:
             target_name=self.target_name,
             classes=self.classes,
             special_codes=self.special_codes,
-            orders=self.orders,
-            units=self.units,
+            written=self.written,
             ids=[*map(str, self.ids.columns)],
             weights=self.weights_of(rows),
             separators=self.separators,
@@ -169,7 +272,7 @@ def load(
 ) -> Table:
     """Load a named set, or any CSV, TSV or Parquet file with a target column.
 
-    Named sets (`htaf.data.named.NAMED`) are looked for in `data_dir`, then in the folder that the environment variable
+    Named sets (`NAMED`) are looked for in `data_dir`, then in the folder that the environment variable
     HTAF_DATA names (each also under `tabular/`). In churn "Yes" is class 1, in fico "Bad" is class 1.
 
     A file is looked for in the working folder, then in `data_dir`, then in the folder that HTAF_DATA names. Of its
@@ -203,7 +306,6 @@ def load(
         )
     texts = {*ids, group}
     frame, notes = _read(given, data_dir, lambda column: column not in texts)
-    kept = _kept_texts(frame) if given.lower().endswith(".parquet") else []  # a text file has no types
     name, column = (Path(given).name, target) if known is None else (known.name, known.target)
     if column is None:
         raise DataError(
@@ -211,14 +313,11 @@ def load(
             f"{listed([*map(str, frame)])}"
         )
     _check_target(given, frame, column)
-    parting = Parting(_shares(shares), group, None, time)
-    frame, beside = _leave_out(name, frame, column, exclude, ids, group, time, weight, notes)
     classes, codes = ((), ()) if known is None else (known.classes, known.special_codes)
-    task = task or (None if known is None else known.task)
     return _table(
-        name, frame, column, task, notes, classes, codes, beside=beside, ids=ids, parting=parting,
-        text_as_missing=text_as_missing, texts=[name for name in kept if name in frame],
-        weights=None if weight is None else beside[weight],
+        name, frame, column, task or (known and known.task), notes, classes, codes, exclude=exclude, ids=ids,
+        parting=Parting(_shares(shares), group, None, time), weights=weight, text_as_missing=text_as_missing,
+        by_dtype=given.lower().endswith(".parquet"),  # a text file has no types
     )  # fmt: skip
 
 
@@ -239,13 +338,13 @@ def _leave_out(
     target: str,
     exclude: Sequence[str],
     ids: Sequence[str],
-    group: str | None,
-    time: str | None,
+    parting: Parting,
     weight: str | None,
     notes: list[Note],
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the columns that are read as features and target, and those that are kept beside: ids, group, time,
+) -> pd.DataFrame:
+    """Take out of a frame the columns that are no features, and return those that are kept beside: ids, group, time,
     weight."""
+    group, time = parting.group, parting.time
     own = (("exclude", exclude), ("id", ids), ("group", [group]), ("time", [time]), ("weight", [weight]))
     for what, columns in own:
         for column in columns:
@@ -260,10 +359,12 @@ def _leave_out(
         raise DataError(f"{name}: expected a group or a time, got both: {group!r} and {time!r}")
     beside = frame[[column for column in frame if column in {*ids, group, time, weight}]]
     why = dict.fromkeys(exclude, "excluded") | dict.fromkeys(ids, "names the rows")
-    why |= {} if group is None else {group: "divides the rows: equal ones are in one part"}
+    why |= {group or "": "divides the rows: equal ones are in one part"}
     gone = [str(column) for column in frame if column in why and column != weight]
     notes += [Note("asked", column, values=(why[column],)) for column in gone]
-    return frame.drop(columns=gone if weight is None else [*gone, weight]), beside
+    for column in gone if weight is None else [*gone, weight]:
+        del frame[column]  # of the caller's own, so that none is held twice
+    return beside
 
 
 def from_frame(
@@ -302,18 +403,12 @@ def from_frame(
     """
     frame, notes = with_names(FRAME, named(frame))
     frame = frame.reset_index(drop=True).infer_objects()
-    each = weight = None
+    each: Any = weights
     if isinstance(weights, str):
-        weight = weights if weights in frame else weights.strip()  # as the names of the columns
-    elif weights is not None:
-        each = pd.Series(np.asarray(weights))
-    of = target.strip() if isinstance(target, str) else ""
-    frame, beside = _leave_out(FRAME, frame, of, (), (), None, parting.time, weight, notes)
-    if weight is not None:
-        each = beside[weight]
-    if each is not None and len(each) != len(frame):
-        raise DataError(f"{FRAME}: expected {len(frame):,} weights, one for each row, got {len(each):,}")
-    texts, known = _kept_texts(frame), None
+        each = weights if weights in frame else weights.strip()  # as the names of the columns
+    elif weights is not None and len(weights) != len(frame):
+        raise DataError(f"{FRAME}: expected {len(frame):,} weights, one for each row, got {len(weights):,}")
+    known = None
     if isinstance(target, str):
         target_name = target if target in frame else target.strip()
         _check_target(FRAME, frame, target_name)
@@ -322,11 +417,10 @@ def from_frame(
             raise DataError(f"{FRAME}: expected a task and {len(frame)} target values, got {task} and {len(target)}")
         while target_name in frame:
             target_name += "_"
-        frame = frame.assign(**{target_name: np.asarray(target, dtype=np.float64)})
-        known = target, task, tuple(classes)
+        frame, known = frame.assign(**{target_name: np.asarray(target, dtype=np.float64)}), target
     return _table(
-        FRAME, frame, target_name, task, notes, texts=texts, least=1, text_as_missing=text_as_missing, known=known,
-        beside=beside, parting=parting, weights=each,
+        FRAME, frame, target_name, task, notes, tuple(classes), least=1, text_as_missing=text_as_missing, known=known,
+        parting=parting, weights=each,
     )  # fmt: skip
 
 
@@ -413,23 +507,16 @@ def _like(
     absent = [label for code, label in enumerate(target.classes) if code not in values]
     if absent:
         notes.append(Note("no rows", target.name, values=tuple(absent)))
-    features = _by_dtype(frame.drop(columns=target.name)).loc[present].reset_index(drop=True)
+    columns = {  # by dtype: unlike `typed`, nothing is decided from the values
+        name: pd.Series(to_text(raw), dtype=object) if is_text(raw) or is_date(raw) else pd.Series(to_number(raw)[0])
+        for name, raw in frame.drop(columns=target.name).items()
+    }
+    features = pd.DataFrame(columns, index=pd.RangeIndex(len(frame))).loc[present].reset_index(drop=True)
     digest = _fingerprint(features, values, target.name, target.task, target.classes)
     return Table(
         name, features, values, target.task, target.name, target.classes, tuple(notes), digest, codes,
         weights=weights, weight=weight,
     )  # fmt: skip
-
-
-def _by_dtype(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return number columns as float64, all others as text; unlike `typed`, nothing is decided from the values."""
-    columns = {
-        name: pd.Series(to_text(frame[name]), dtype=object)
-        if is_text(frame[name]) or is_date(frame[name])
-        else pd.Series(to_number(frame[name])[0])
-        for name in frame
-    }
-    return pd.DataFrame(columns, index=pd.RangeIndex(len(frame)))
 
 
 def _read(
@@ -477,30 +564,30 @@ def _table(
     raw: pd.DataFrame,
     target: str,
     task: Task | None,
-    notes: Sequence[Note],
+    notes: list[Note],
     classes: tuple[str, ...] = (),
     special_codes: tuple[float, ...] = (),
     *,
-    texts: Sequence[str] = (),
-    least: int = MIN_ROWS,
-    text_as_missing: bool = False,
-    known: tuple[np.ndarray, Task, tuple[str, ...]] | None = None,
-    beside: pd.DataFrame | None = None,
+    exclude: Sequence[str] = (),
     ids: Sequence[str] = (),
     parting: Parting = Parting(),
-    weights: pd.Series | None = None,
+    weights: Any = None,
+    by_dtype: bool = True,
+    text_as_missing: bool = False,
+    least: int = MIN_ROWS,
+    known: np.ndarray | None = None,
 ) -> Table:
-    """Return the table of raw rows; texts: as `typed` takes them. known: target values, task and classes where they
-    need not be read from the column. beside: the columns that are its ids, or that it is divided by; ids: which are its
-    ids. weights: how much each row counts; without a name they are of no column."""
-    notes = list(notes)
-    beside = pd.DataFrame(index=raw.index) if beside is None else beside
+    """Return the table of raw rows, with the arguments of `load`. weights: how much each row counts: a column, or of no
+    column values. by_dtype: dtypes say which columns are text, see `_kept_texts`. known: target values, which need not
+    be read from the column."""
+    weight, separators = weights if isinstance(weights, str) else None, raw.attrs.get("separators", "")
+    beside = _leave_out(name, raw, target, exclude, ids, parting, weight, notes)
     rows, raw_target = len(raw), raw[target]
-    # before rows go, so that errors count the file's rows
-    separators = raw.attrs.get("separators", "")
-    table, typing_notes = typed(  # rows are not held twice
-        raw, target=target, task=task, texts=texts, consume=True, text_as_missing=text_as_missing
-    )
+    # before rows go, so that errors count the file's rows; none is held twice
+    table, typing_notes = typed(
+        raw, target=target, task=task, texts=_kept_texts(raw) if by_dtype else (), consume=True,
+        text_as_missing=text_as_missing,
+    )  # fmt: skip
     typing_notes += _totals(table)
     present = table[target].notna().to_numpy()
     gone = int((~present).sum())
@@ -510,14 +597,15 @@ def _table(
         )
     if gone:
         notes.append(Note("no target", target, gone))
-    weighing = None if weights is None else amounts_of_rows(name, weights, present, notes)
-    seen = None if weighing is None else table.loc[present, target]
-    if weighing is not None:
+    weighing = seen = None
+    if weights is not None:
+        each = pd.Series(np.asarray(weights)) if weight is None else beside[weight]
+        weighing, seen = amounts_of_rows(name, each, present, notes), table.loc[present, target]
         present = present & (weighing > 0)
         gone = int((~present).sum())
     if present.sum() < least:
         raise DataError(f"{name}: expected at least {least} rows with a target, got {present.sum()}")
-    orders, units = ({**table.attrs.get(kind, {})} for kind in ("dates", "units"))
+    written = table.attrs["written"]
     parting, noted = _parted(name, beside, present, parting)
     notes += noted
     beside = beside.loc[present].reset_index(drop=True)
@@ -533,8 +621,8 @@ def _table(
     if not features.shape[1]:
         why = "; ".join(told(notes[before:])[:5])
         raise DataError(f"{name}: expected at least one usable column beside {target!r}, got none{why and ': ' + why}")
-    if known is not None:
-        values, task, classes = known[0][present], *known[1:]
+    if known is not None and task is not None:
+        values = known[present]
     else:
         values, task, classes = infer_target(name, raw_target, of_target, task, classes, notes)
     if seen is not None and task == "classification" and known is None:
@@ -548,7 +636,6 @@ def _table(
     notes += [Note("missing", column, count) for column, count in missing.items() if count]
     digest = _fingerprint(features, values, target, task, classes, parting, kept)
     named = beside[[column for column in beside if column in {*ids}]]
-    orders, units = ({c: how for c, how in of.items() if c in features or c == target} for of in (orders, units))
     return Table(
         name,
         features,
@@ -559,14 +646,168 @@ def _table(
         tuple(notes),
         digest,
         special_codes,
-        orders,
-        units,
+        {column: how for column, how in written.items() if column in features or column == target},
         named,
         parting,
         kept,
-        "" if weights is None or weights.name is None else str(weights.name),
+        weight or "",
         separators,
     )
+
+
+def infer_target(
+    name: str,
+    raw: pd.Series,
+    column: pd.Series,
+    task: Task | None,
+    classes: tuple[str, ...],
+    notes: list[Note],
+) -> tuple[np.ndarray, Task, tuple[str, ...]]:
+    """Infer the task of a target column, unless it is given, and return its values and classes.
+
+    Args:
+        name: of the table, for messages.
+        raw: the column as it was read; column: the same without missing rows, numbers as numbers.
+        task: "regression" or "classification"; None infers it: text, or whole numbers of at most 10 distinct values,
+            are classes.
+        classes: in code order when they are known, else () for the order of size or spelling.
+        notes: what was decided is added.
+    Returns:
+        float64 [rows] values and () for a regression, int64 [rows] codes and the classes for a classification.
+    Raises:
+        DataError: text in a regression, a constant target, one class only, more classes than half the rows, or whole
+            numbers that float64 cannot tell apart.
+    """
+    target, text, inferred = str(raw.name), is_text(column), task is None
+    distinct = column.nunique()
+    if task is None:
+        whole = not text and bool((column % 1 == 0).all())
+        task = "classification" if text or (whole and distinct <= MAX_CLASSES) else "regression"
+        kind = f"{distinct:,} distinct {'whole ' if whole else ''}numbers"
+        if text:
+            kind = "true and false" if set(column.str.lower()) <= {"true", "false"} else "text"
+        notes.append(Note("task", target, values=(task, kind)))
+    lost = None if text or task == "regression" else lost_digits(raw, to_number(raw)[0])
+    if lost is not None:
+        raise TableError(
+            f"expected classes that float64 can hold, as whole numbers up to 2^53, got {raw.iloc[lost]}: put a letter "
+            "before each",
+            target,
+            lost + 1,
+            name,
+        )
+    if task == "regression":
+        if text:
+            amounts(name, raw)  # says which row is none
+            said = f"expected numbers in the target of a regression, got text that reads as numbers: {raw.iloc[0]!r}"
+            raise TableError(said, target, 1, name)
+        if distinct < 2:
+            raise DataError(f"{name}: expected a target {target!r} that varies, got {column.iloc[0]:g} in every row")
+        return column.to_numpy(np.float64), task, ()
+    if text:
+        chosen, several = one_spelling(to_text(column))
+        if several:
+            notes.append(Note("one category", target, values=several))
+            column = column.map(chosen)
+    found = sorted(column.unique())  # numbers by size, text by code point
+    labels = to_text(pd.Series(found, dtype=column.dtype)).tolist()
+    if len(found) < 2:
+        raise DataError(f"{name}: expected at least two classes in target {target!r}, got {labels[0]!r} only")
+    written = numbers_as_text(column) if text else None
+    of_numbers = written is not None and parts_of(written or labels[0]) is not None
+    many = len(found) * 2 > len(column)
+    if many or (inferred and len(found) > MAX_CLASSES and of_numbers):
+        hint = "choose another column" if text else "choose another column, or task regression"
+        if written is not None:
+            hint = why_text(written) if written else NUMBERS_AS_TEXT
+            hint += "" if many else "; or choose task classification"
+        raise DataError(
+            f"{name}: expected classes in target {target!r}, got {len(found):,} distinct values in "
+            f"{len(column):,} rows: {hint}"
+        )
+    if classes:
+        if set(classes) != set(labels):
+            raise DataError(f"{name}: expected the classes {listed(classes)} in {target!r}, got {listed(labels)}")
+        labels = list(classes)
+    values = np.array([labels.index(label) for label in to_text(column)], dtype=np.int64)
+    single = [label for label, count in zip(labels, np.bincount(values), strict=True) if count == 1]
+    if single:
+        notes.append(Note("one row", target, values=tuple(single)))
+    if len(labels) == 2:
+        notes.append(Note("positive", target, values=tuple(labels)))
+    return values, task, tuple(labels)
+
+
+def class_codes(name: str, column: pd.Series, target: Target) -> Float64[np.ndarray, " rows"]:
+    """Return class codes by name, NaN where missing; a number is the class "2" however it is written."""
+    numeric = not np.isnan(to_number(pd.Series(target.classes, dtype=object))[0]).any()
+    labels = to_text(column, NUMBER_BLANKS if numeric else BLANKS)
+    numbers = to_text(pd.Series(to_number(pd.Series(labels, dtype=object))[0]))
+    codes = {label: code for code, label in enumerate(target.classes)}
+    alike = {spelled(label): code for label, code in codes.items()}
+    alike = alike if len(alike) == len(codes) else {}  # classes that differ in case
+    values, wrong = np.full(len(labels), np.nan), []
+    for row, (label, number) in enumerate(zip(labels, numbers, strict=True)):
+        code = codes.get(label, codes.get(number))
+        if code is None and label is not None:
+            code = alike.get(spelled(label))
+        if code is not None:
+            values[row] = code
+        elif label is not None:
+            wrong.append(row)
+    if wrong:
+        unknown = list(dict.fromkeys(labels[wrong]))
+        raise TableError(
+            f"expected the classes {listed(target.classes)} of the target, got {listed(unknown, 5)} too",
+            target.name,
+            wrong[0] + 1,
+            name,
+        )
+    return values
+
+
+def amounts_of_rows(
+    name: str, column: pd.Series, present: Bool[np.ndarray, " rows"], notes: list[Note]
+) -> Float64[np.ndarray, " rows"]:
+    """Return how much each row counts.
+
+    Args:
+        name: of the table, for messages.
+        column: [rows]; without a name it is called sample_weight.
+        present: rows that are looked at; the others have weight 0.
+        notes: what was found is added.
+    Returns:
+        float64 [rows], >= 0 and not all 0.
+    Raises:
+        TableError: a weight that is missing, negative, infinite or no number. DataError: no row has one above 0.
+    """
+    called = "sample_weight" if column.name is None else str(column.name)
+    column = column.astype(float) if pd.api.types.is_bool_dtype(column) else column  # rows to take
+    values = finite_numbers(column, called, table=name)
+    for bad, what in ((np.isnan(values), "none"), (values < 0, "a negative one")):
+        if (bad & present).any():
+            row = int(np.argmax(bad & present))
+            came = "" if np.isnan(values[row]) else f", {values[row]:g}"
+            why = f"expected a weight >= 0 in every row, got {what}{came}: give 0 to leave a row out"
+            raise TableError(why, called, row + 1, name)
+    values = np.where(present, values, 0.0)
+    counted = values > 0
+    if not counted.any():
+        raise DataError(f"{name}: expected weights {called!r} above 0 in some rows, got zero in all of them")
+    if none := int((present & ~counted).sum()):
+        notes.append(Note("no weight", called, none))
+    if np.ptp(values[counted]) > 0:
+        found = values[counted]
+        notes.append(Note("weights", called, len(found), (float(found.min()), float(found.max()))))
+    return values
+
+
+def amounts(name: str, column: pd.Series, unit: str = "") -> Float64[np.ndarray, " rows"]:
+    """Return numbers of a target, NaN where missing; unit: that its texts may have. Raises TableError: text, a truth
+    value, an infinite number."""
+    if pd.api.types.is_bool_dtype(column):
+        column = column.astype(str)
+    return finite_numbers(column, str(column.name), " in the target of a regression", name, unit)
 
 
 def _parted(name: str, beside: pd.DataFrame, present: np.ndarray, parting: Parting) -> tuple[Parting, list[Note]]:
@@ -649,7 +890,9 @@ def _totals(table: pd.DataFrame) -> list[Note]:
             sums[place] += 1
     found = [place for place, times in sums.items() if times >= min(2, numbers)]
     rows_named = named or dict.fromkeys(found[:1], "")
-    return [Note("total row", values=(text,), row=row + 1) for row, text in sorted(rows_named.items())]
+    summed = "the largest value is the sum of the others"
+    said = {row: repr(text) if text else summed for row, text in sorted(rows_named.items())}
+    return [Note("total row", values=(text,), row=row + 1) for row, text in said.items()]
 
 
 def _far_value(name: str, column: pd.Series) -> list[Note]:

@@ -33,7 +33,7 @@ from htaf.data.cautions import cautions, rows_in_time
 from htaf.data.dates import has_zone
 from htaf.data.notes import UNEXPECTED, UNLIKE, UNLIKE_TRAINING, Note, from_record, told
 from htaf.data.order import random_words
-from htaf.data.preprocess import Preprocessor, is_by_chance, spelled
+from htaf.data.preprocess import Preprocessor, is_by_chance, read_labels, spelled
 from htaf.data.reading import (
     DataError,
     Frame,
@@ -46,8 +46,7 @@ from htaf.data.reading import (
     to_number,
     to_text,
 )
-from htaf.data.tabular import Parting, Split, Table, from_frame, split
-from htaf.data.targets import Task, amounts, amounts_of_rows, read_labels
+from htaf.data.tabular import Parting, Split, Table, Task, amounts_of_rows, from_frame, split
 from htaf.models.mlp import MLP, Leaves, LeavesByWords
 from htaf.training.families import ready_recipe
 from htaf.training.recipe import Recipe
@@ -205,7 +204,11 @@ class _TableEstimator(BaseEstimator):
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(SEEDS - 1)
-        given, table = _given_parts(table), replace(table, parting=Parting())
+        given = None if table.parting.times is None else split(table, 0, mode="time")
+        if (held := table.parting.test) is not None:
+            train, validation = (np.flatnonzero(rows).astype(np.int64) for rows in (~held, held))
+            given = Split(train, validation, np.zeros(0, dtype=np.int64))
+        table = replace(table, parting=Parting())
         rows = given or parts(table, float(self.validation_fraction), int(seed))
         noted = [] if given else [*rows_in_time(table)]
         before = [*table.notes, *cautions(table, rows, None), *noted]
@@ -231,6 +234,26 @@ class _TableEstimator(BaseEstimator):
         else:  # what the caller may not have meant is said all the same
             _warn_of_training([note for note in from_record(self.run_.record["notes"]) if note not in before])
         return self
+
+    def _rows(
+        self, X: Any, y: np.ndarray, sample_weight: Any
+    ) -> tuple[pd.DataFrame, np.ndarray, Float64[np.ndarray, " rows"] | None, list[Note]]:
+        """The rows that count, with their targets and weights, and what is to be said of these.
+
+        Raises:
+            ValueError: as scikit-learn words it, where they are too few.
+        """
+        frame = self._frame(X, reset=True)
+        check_consistent_length(frame, y)
+        weights, notes = _weights(sample_weight, frame, y if isinstance(self, ClassifierMixin) else None)
+        if weights is not None:
+            frame, y, weights = frame.loc[weights > 0], y[weights > 0], weights[weights > 0]
+        if len(frame) < LEAST:
+            raise ValueError(
+                f"Found array with {len(frame)} sample(s) (shape={frame.shape}) while a minimum of {LEAST} is required "
+                f"by {type(self).__name__}."
+            )
+        return frame, y, weights, notes
 
     def _held_out(self, eval_set: Any) -> tuple[pd.DataFrame, np.ndarray] | None:
         """The rows of `eval_set` with the columns of X, and their target; None where it is not given."""
@@ -341,10 +364,15 @@ class _TableEstimator(BaseEstimator):
                 validate_data(self, given, reset=reset, skip_check_array=True)
             if any(isinstance(dtype, pd.SparseDtype) for dtype in X.dtypes):
                 X = X.astype({name: d.subtype for name, d in X.dtypes.items() if isinstance(d, pd.SparseDtype)})
-            return X if hasattr(self, "feature_names_in_") else X.set_axis(_places(X.shape[1]), axis=1)
+            return (
+                X
+                if hasattr(self, "feature_names_in_")
+                else X.set_axis([f"x{place}" for place in range(X.shape[1])], axis=1)
+            )
         array: Any = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite="allow-nan")
         names = getattr(self, "feature_names_in_", None)
-        frame = pd.DataFrame(array, columns=_places(array.shape[1]) if names is None else list(names), copy=True)
+        names = [f"x{place}" for place in range(array.shape[1])] if names is None else list(names)
+        frame = pd.DataFrame(array, columns=names, copy=True)
         if reset and array.dtype.kind in "US":  # an array has one type for all columns: their values in `fit` decide
             for name in frame:
                 values, wrong = to_number(frame[name])
@@ -411,13 +439,8 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
         """
         _refuse_missing(y)
         labels = np.asarray(validate_data(self, "no_validation", y))
-        frame = self._frame(X, reset=True)
-        check_consistent_length(frame, labels)
         check_classification_targets(labels)
-        weights, notes = _weights(sample_weight, frame, labels)
-        if weights is not None:
-            frame, labels, weights = frame.loc[weights > 0], labels[weights > 0], weights[weights > 0]
-        _check_rows(self, frame)
+        frame, labels, weights, notes = self._rows(X, labels, sample_weight)
         classes, codes = np.unique(labels, return_inverse=True)
         if len(classes) < 2:
             of = "" if weights is None else " with a weight above 0"
@@ -451,16 +474,12 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
 
     def predict_proba(self, X: Any) -> Float64[np.ndarray, "rows classes"]:
         """Probabilities, in the order of `classes_`: the softmax of the network's outputs."""
-        return torch.from_numpy(self._ordered(X)).softmax(1).numpy()
+        return torch.from_numpy(self._outputs(X)[:, self._order]).softmax(1).numpy()
 
     def decision_function(self, X: Any) -> Float64[np.ndarray, "..."]:
         """The network's outputs in the order of `classes_`; of two classes the second minus the first [rows]."""
-        outputs = self._ordered(X)
+        outputs = self._outputs(X)[:, self._order]
         return outputs[:, 1] - outputs[:, 0] if outputs.shape[1] == 2 else outputs
-
-    def _ordered(self, X: Any) -> Float64[np.ndarray, "rows classes"]:
-        outputs = self._outputs(X)
-        return outputs[:, self._order]
 
     def _set_labels(self, labels: np.ndarray) -> None:
         """Take the labels in the order of the network's outputs."""
@@ -469,11 +488,9 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
 
     def _labels_as_json(self) -> dict[str, Any]:
         kind, found = self.classes_.dtype, self.classes_[np.argsort(self._order)]
-        if kind.kind in "mM":  # JSON has no dates: the counts of their unit
-            return {"classes": found.astype(np.int64).tolist(), "dtype": kind.str}
-        values = found.tolist()
-        plain = kind.kind in "biuf" or all(isinstance(value, str) for value in values)
-        return {"classes": values, "dtype": kind.str if kind.kind in "biuf" else "O"} if plain else {}
+        values = (found.astype(np.int64) if kind.kind in "mM" else found).tolist()  # JSON has no dates: their counts
+        plain = kind.kind in "biufmM" or all(isinstance(value, str) for value in values)
+        return {"classes": values, "dtype": kind.str if kind.kind in "biufmM" else "O"} if plain else {}
 
     def _restore_labels(self, entry: Mapping[str, Any]) -> None:
         if "classes" in entry:
@@ -502,12 +519,7 @@ class HtafRegressor(RegressorMixin, _TableEstimator):
         """Train on rows X [rows, columns] and numbers y [rows]; the others as of `HtafClassifier.fit`."""
         _refuse_missing(y)
         values = np.asarray(validate_data(self, "no_validation", y, y_numeric=True), dtype=np.float64)
-        frame = self._frame(X, reset=True)
-        check_consistent_length(frame, values)
-        weights, notes = _weights(sample_weight, frame)
-        if weights is not None:
-            frame, values, weights = frame.loc[weights > 0], values[weights > 0], weights[weights > 0]
-        _check_rows(self, frame)
+        frame, values, weights, notes = self._rows(X, values, sample_weight)
         table = self._table(frame, values, self._held_out(eval_set), target_name=_name_of(y), weights=weights)
         return self._learn(replace(table, notes=(*notes, *table.notes)))
 
@@ -515,13 +527,6 @@ class HtafRegressor(RegressorMixin, _TableEstimator):
         """Predict the number for each row of X, in the unit of y."""
         outputs = self._outputs(X)[:, 0]
         return self._preprocessor.inverse(outputs)
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """R^2 of `predict(X)`; y may be written as the target of `htaf.fit` was, as in "109.5 EUR"."""
-        values = np.asarray(in_pandas(y), dtype=object)
-        if values.ndim == 1 and is_text(column := pd.Series(values, name="y")):
-            y = amounts("score", column, self._preprocessor.target.unit)
-        return super().score(X, y, sample_weight)
 
 
 def fit(
@@ -589,14 +594,6 @@ def fit(
             spelled = is_text(column) and not pd.api.types.is_bool_dtype(column)
             made._set_labels(np.array(table.classes, dtype=object) if spelled else read_labels(table.classes))
     return made._learn(table)
-
-
-def _given_parts(table: Table) -> Split | None:
-    """Training and validation rows of a table that says them: as its test rows, or by a time; else None."""
-    if (held := table.parting.test) is not None:
-        train, validation = np.flatnonzero(~held).astype(np.int64), np.flatnonzero(held).astype(np.int64)
-        return Split(train, validation, np.zeros(0, dtype=np.int64))
-    return None if table.parting.times is None else split(table, 0, mode="time")
 
 
 def _below(column: pd.Series, more: pd.Series) -> pd.Series:
@@ -763,20 +760,6 @@ def _weights(
     if labels is not None and (lost := np.setdiff1d(labels, labels[values > 0])).size:
         notes.append(Note("class without weight", "y", values=tuple(_texts(lost))))
     return values, notes
-
-
-def _check_rows(estimator: _TableEstimator, frame: pd.DataFrame) -> None:
-    """Raises ValueError, as scikit-learn words it, where rows are too few."""
-    if len(frame) < LEAST:
-        raise ValueError(
-            f"Found array with {len(frame)} sample(s) (shape={frame.shape}) while a minimum of {LEAST} is required by "
-            f"{type(estimator).__name__}."
-        )
-
-
-def _places(count: int) -> list[str]:
-    """Names for columns that have none."""
-    return [f"x{place}" for place in range(count)]
 
 
 def _name_of(y: Any) -> str:

@@ -3,29 +3,27 @@ bounds of time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float32, Float64, Int64, Shaped
-from sklearn.base import BaseEstimator, RegressorMixin
+from jaxtyping import Float32, Float64, Int64
+from sklearn.dummy import DummyRegressor
 from sklearn.inspection import permutation_importance
 from torch import Tensor, nn
 
 from htaf._ground.console import progress
 from htaf._ground.errors import HtafError
 from htaf.data.order import random_order
-from htaf.data.preprocess import Preprocessor, Target
+from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table, frame_like
 from htaf.training.runs import Run, UnknownSourceError, forward
 from htaf.training.runs.metrics import (
     LOWER_IS_BETTER,
     Weights,
     decided,
-    decided_by,
     metrics_by_weight,
     probabilities,
 )
@@ -49,26 +47,16 @@ class Fitted(Protocol):
     run_: Run
 
 
-def run_of(model: Run | Fitted) -> Run:
-    """Take the run itself, or that of a fitted estimator.
+def table_of(model: Run | Fitted) -> tuple[Run, Preprocessor]:
+    """Open a run of a table, or that of a fitted estimator, and its preprocessing.
 
     Raises:
-        InspectionError: neither, or an estimator before `fit`.
+        InspectionError: a run of images, or an estimator before `fit`.
     """
     run = getattr(model, "run_", model)
     if not isinstance(run, Run):
         came = f"{type(model).__name__}{', not fitted' if hasattr(model, 'fit') else ''}"
         raise InspectionError(f"expected a run or a fitted HtafClassifier or HtafRegressor, got {came}")
-    return run
-
-
-def table_of(model: Run | Fitted) -> tuple[Run, Preprocessor]:
-    """Open a run of a table, or that of a fitted estimator, and its preprocessing.
-
-    Raises:
-        InspectionError: a run of images.
-    """
-    run = run_of(model)
     preprocessor = run.preprocessor()
     if not isinstance(preprocessor, Preprocessor):
         raise InspectionError(
@@ -110,50 +98,6 @@ def in_units(outputs: Tensor, preprocessor: Preprocessor) -> Float64[np.ndarray,
     return probabilities(outputs).numpy()
 
 
-def decided_values(said: Float64[np.ndarray, "rows outputs"], target: Target) -> Shaped[np.ndarray, " rows"]:
-    """Say what is predicted: classes, by number, of their probabilities; numbers as they are."""
-    return said[:, 0] if target.task == "regression" else decided_by(torch.tensor(said), target.threshold).numpy()
-
-
-class ByRowNumber(RegressorMixin, BaseEstimator):
-    """A network as an estimator of scikit-learn, over row numbers.
-
-    X float64 [rows, columns]: from which row each row takes the value of a raw column, its own number for its own
-    value. So all inputs that are made of a raw column move together, and rows are prepared once.
-
-    Args:
-        inputs: float32 [many, inputs] of the rows, and below them of rows with other values.
-        blocks: of each raw column its inputs. said: what the network says of inputs.
-    """
-
-    def __init__(
-        self,
-        inputs: Float32[np.ndarray, "many inputs"],
-        blocks: Sequence[Int64[np.ndarray, " _"]],
-        said: Callable[[Float32[np.ndarray, "rows inputs"]], np.ndarray],
-    ) -> None:
-        self.inputs, self.blocks, self.said = inputs, blocks, said
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return True
-
-    def fit(self, X: np.ndarray, y: np.ndarray) -> ByRowNumber:
-        """Return itself: the network is trained."""
-        return self
-
-    def own(self, rows: int) -> Float64[np.ndarray, "rows columns"]:
-        """Make an X in which each of the first rows has its own values."""
-        return np.tile(np.arange(rows, dtype=np.float64)[:, None], len(self.blocks))
-
-    def predict(self, X: Float64[np.ndarray, "rows columns"]) -> np.ndarray:
-        """Say what the network says of these rows."""
-        made, from_row = self.inputs[: len(X)].copy(), X.astype(np.int64)
-        for place in np.flatnonzero((from_row != np.arange(len(X))[:, None]).any(0)).tolist():
-            block = self.blocks[place]
-            made[:, block] = self.inputs[from_row[:, place]][:, block]
-        return self.said(made)
-
-
 # ---- importance ----
 
 
@@ -176,10 +120,7 @@ class Importance:
 
     def to_json(self) -> dict[str, Any]:
         """Write as plain JSON values."""
-        columns = [
-            {"column": name} | {key: None if np.isnan(value) else float(value) for key, value in row.items()}
-            for name, row in self.columns.iterrows()
-        ]
+        columns = self.columns.astype(object).where(self.columns.notna(), None).reset_index().to_dict("records")
         return {k: v for k, v in vars(self).items() if k != "columns"} | {"columns": columns}
 
 
@@ -240,32 +181,30 @@ def network_importance(
     """
     network, rows = settled(network), len(features)  # weights on a grid are rounded once, not for each column
     names = [c.name for c in preprocessor.columns if c.kind != "dropped" and c.name in features]
-    inputs = preprocessor.transform(features.reset_index(drop=True))
-    estimator = ByRowNumber(
-        inputs,
-        [preprocessor.inputs_of(name) for name in names],
-        lambda inputs: forward(network, torch.from_numpy(inputs)).numpy(),
-    )
+    inputs, blocks = preprocessor.transform(features.reset_index(drop=True)), [*map(preprocessor.inputs_of, names)]
+    own = np.tile(np.arange(rows)[:, None], len(names))  # from which row each row takes each raw column
     of = (target, preprocessor.target.task, preprocessor.target.std)
     how: Any = {"weights": weights, "threshold": preprocessor.target.threshold}
 
-    def measured(said: np.ndarray) -> dict[str, float]:
-        return metrics_by_weight(torch.from_numpy(said), *of, **how)(np.ones(rows))
+    def measured(from_row: Int64[np.ndarray, "rows columns"]) -> dict[str, float]:
+        made = inputs.copy()
+        for place in np.flatnonzero((from_row != own).any(0)).tolist():  # all inputs of a raw column move together
+            made[:, blocks[place]] = inputs[from_row[:, place]][:, blocks[place]]
+        return metrics_by_weight(forward(network, torch.from_numpy(made)), *of, **how)(np.ones(rows))
 
-    def score(estimator: ByRowNumber, X: np.ndarray, y: object) -> float:
+    def score(_: object, from_row: Int64[np.ndarray, "rows columns"], y: object) -> float:
         advance()
-        return -sign * measured(estimator.predict(X))[metric]
+        return -sign * measured(from_row)[metric]
 
-    before = measured(estimator.predict(estimator.own(rows)))
+    before = measured(own)
     metric = headline if np.isfinite(before[headline]) else "loss"
     sign = 1.0 if metric in LOWER_IS_BETTER else -1.0
     repeats = int(np.clip(MOST_FORWARD // max(1, rows * len(names)), 1, MOST_REPEATS))
     frame = pd.DataFrame({"worse": [], "std": []}, dtype=np.float64)
     if names:
+        trained = DummyRegressor()  # the network is trained: it is `score` that asks it
         with progress("importance of columns", repeats * len(names), shown=None) as advance:
-            found: Any = permutation_importance(
-                estimator, estimator.own(rows), None, scoring=score, n_repeats=repeats, random_state=0
-            )
+            found: Any = permutation_importance(trained, own, None, scoring=score, n_repeats=repeats, random_state=0)
         frame = pd.DataFrame({"worse": found.importances_mean, "std": found.importances_std}, index=names)
     frame = frame.rename_axis("column").sort_values("worse", ascending=False, kind="stable")
     return Importance(metric, before[metric], rows, repeats, frame)
@@ -311,7 +250,10 @@ def reasons(model: Run | Fitted, row: pd.DataFrame, data: Table | pd.DataFrame |
         raise InspectionError(f"expected one row, got {len(row)}: ask for each by itself, as row.iloc[[0]]")
     network, target = run.model(exact=run.has_step), preprocessor.target
     inputs = preprocessor.transform(row)
-    first, second = _likeliest(forward(network, torch.from_numpy(inputs)), target)
+    outputs, first, second = forward(network, torch.from_numpy(inputs)), 0, 0
+    if target.classes:  # by a threshold the other one may have the higher logit
+        first = int(decided(outputs, target.threshold)[0])
+        second = next(place for place in outputs[0].argsort(descending=True, stable=True).tolist() if place != first)
 
     def decision(inputs: Float32[np.ndarray, "rows inputs"]) -> Float64[np.ndarray, " rows"]:
         outputs = forward(network, torch.from_numpy(inputs)).double().numpy()
@@ -330,14 +272,3 @@ def reasons(model: Run | Fitted, row: pd.DataFrame, data: Table | pd.DataFrame |
     if not target.classes:
         return RowReasons(own, None, own, frame)
     return RowReasons(target.classes[first], target.classes[second], own, frame)
-
-
-def _likeliest(outputs: Float32[Tensor, "1 outputs"], target: Target) -> tuple[int, int]:
-    """The class that is predicted and that of the next highest logit, which by a threshold may be the higher; zeros of
-    a number."""
-    if not target.classes:
-        return 0, 0
-    first = int(decided(outputs, target.threshold)[0])
-    others = outputs[0].clone()
-    others[first] = -torch.inf
-    return first, int(others.argmax())

@@ -223,15 +223,17 @@ class Reading:
         raw = values_of(self.inputs, rows)
         return np.stack([one.holds(raw[one.said["column"]]) for one in self.conditions], 1)
 
+    def _held(self, term: Term, bits: Bool[np.ndarray, "rows bits"]) -> Bool[np.ndarray, "rows levels"]:
+        """Which level of a term each row has."""
+        if not term.rule:
+            return (bits[:, None, term.places] == np.array([level.bits for level in term.levels])).all(2)
+        return np.all([bits[:, i] == on for i, on in self.rules[term.places[0]]], axis=0)[:, None]
+
     def points(self, rows: pd.DataFrame, output: int = 0) -> pd.DataFrame:
         """What each term adds to raw rows, by their words: a column a term, then "bias"; their sum is the score."""
         bits, found = self.bits(rows), dict[str, Int64[np.ndarray, " rows"]]()
         for term in self.terms:
-            if term.rule:
-                rule = self.rules[term.places[0]]
-                adds = np.all([bits[:, i] == on for i, on in rule], axis=0) * self.of_rules[output, term.places[0]]
-            else:
-                adds = bits[:, term.places] @ self.weights[output, [*term.places]]
+            adds = self._held(term, bits) @ np.array([level.points[output] for level in term.levels])
             found[term.name] = found.get(term.name, 0) + adds
         # what belongs to no term is the same for every row
         found["bias"] = found.get("bias", 0) + np.full(len(rows), self.bias[output])
@@ -240,30 +242,34 @@ class Reading:
     def shares(self, rows: pd.DataFrame) -> list[list[float]]:
         """Of these rows the share of each level of each term."""
         bits = self.bits(rows)
-        found = list[list[float]]()
-        for term in self.terms:
-            rule = self.rules[term.places[0]] if term.rule else []
-            which = [np.all([bits[:, i] == on for i, on in rule], axis=0)] if term.rule else [
-                (bits[:, term.places] == np.array(level.bits)).all(1) for level in term.levels
-            ]  # fmt: skip
-            found.append([float(one.mean()) for one in which])
-        return found
+        return [self._held(term, bits).mean(0).tolist() for term in self.terms]
 
 
 def condition_of(
-    said: dict[str, Any], threshold: float, given: Input, near: Sequence[float] = (-0.499, 0, 0.499)
+    said: dict[str, Any],
+    threshold: float,
+    given: Input,
+    near: Sequence[float] = (-0.499, 0, 0.499),
+    *,
+    whole: bool = False,
 ) -> Condition:
     """Say which raw values have a bit, by its input, see `Condition`, and its threshold as the network has it.
 
     near: where its number may be, in units of the network around the threshold; by default where this one reads it as
-    the threshold. The values that are rounded up to the threshold begin at -0.5.
+    the threshold. The values that are rounded up to the threshold begin at -0.5. whole: the column has whole numbers
+        alone; then it is the least of them that has the bit, as of parts of a date that are whole.
     """
     unit = 2.0**-given.exponent
     least = math.ceil(threshold / unit)
     if said["kind"] in ("number", "date"):
         span = said["high"] - said["low"]
         ends = (said["low"] + (least + off) * unit * span for off in near)
-        return Condition(said, given, least, shortest(*ends))
+        number = shortest(*ends)
+        if whole or said.get("part") in ("year", "month", "weekday", "day of year"):
+            some = math.ceil(number) + np.arange(-1.0, 2.0)
+            first = int(np.argmax(prepared_column({**said, "codes": ()}, some, given) >= least))
+            number = float(some[first]) if first else number  # 0: a range so wide that the bit does not tell them apart
+        return Condition(said, given, least, number)
     if said["kind"] == "encoded":
         return Condition(said, given, least, texts=frozenset(t for t, v in said["values"].items() if v >= least))
     return Condition(said, given, least, texts=frozenset(said.get("texts", [said.get("text", "")])))
@@ -300,15 +306,14 @@ def edit(
     if not isinstance(output, numbers.Integral) or not 0 <= output < len(reading.outputs):
         named = ", ".join(f"{k} ({name})" for k, name in enumerate(reading.outputs))
         raise InspectionError(f"output: expected one of {named}, got {output!r}")
-    term = next((one for one in reading.terms if one.name == column and not one.rule), None)
-    if term is None:
-        names = ", ".join(one.name for one in reading.terms if not one.rule)
-        is_rule = any(one.name == column for one in reading.terms)
-        hint = "; rules are not edited: train with pairs=0" if is_rule else ""
-        raise InspectionError(f"expected one of the columns {names}, got {column!r}{hint}")
-    found = next((place for place, one in enumerate(term.levels) if one.text == level), None)
-    if found is None:
-        raise InspectionError(f"expected one of the levels {[one.text for one in term.levels]}, got {level!r}")
+    columns = {one.name: one for one in reading.terms if not one.rule}
+    if column not in columns:
+        hint = "; rules are not edited: train with pairs=0" if any(one.name == column for one in reading.terms) else ""
+        raise InspectionError(f"expected one of the columns {', '.join(columns)}, got {column!r}{hint}")
+    term, texts = columns[column], [one.text for one in columns[column].levels]
+    if level not in texts:
+        raise InspectionError(f"expected one of the levels {texts}, got {level!r}")
+    found = texts.index(level)
     net, by = copy.deepcopy(reading.net), points - term.levels[found].points[output]
     wanted = np.array([one.points[output] + by * (place == found) for place, one in enumerate(term.levels)])
     bits = np.array([[*one.bits, True] for one in term.levels], float)  # the last one goes to the bias

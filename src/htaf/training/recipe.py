@@ -743,7 +743,7 @@ class Source(RecipePart):
 
     def remembered(self, data_dir: str | None = None, *, images: bool = False) -> dict[str, Any]:
         """Where the data came from as a run remembers it: whole paths, which hold from any working folder."""
-        from htaf.data import named
+        from htaf.data import tabular as named
         from htaf.data.image_sets import is_named
         from htaf.data.tabular import located
 

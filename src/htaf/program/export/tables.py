@@ -24,9 +24,8 @@ from htaf._ground.files import check_output, write_atomic
 from htaf.data import dates
 from htaf.data.cells import BLANKS
 from htaf.data.notes import MOST_NAMED, Note, warn_unlike
-from htaf.data.preprocess import MISSING, OTHER, Column, category_values, spelled, spellings
+from htaf.data.preprocess import MISSING, OTHER, Column, category_values, relabelled, spelled, spellings
 from htaf.data.reading import DataError, finite_numbers, listed
-from htaf.data.targets import relabelled
 from htaf.program.export import integer
 from htaf.program.export.onnx import ExportError, network_proto, require
 from htaf.transform.convert.exported import cause_of

@@ -4,43 +4,69 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import itertools
+import math
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from htaf._ground.console import direction
+from htaf._ground.errors import first_line, release_memory
+from htaf.data import dates
 from htaf.data.notes import Note, from_record, told
 from htaf.data.parts import table_part
 from htaf.data.preprocess import Column, Preprocessor
+from htaf.data.reading import is_date, is_text
 from htaf.data.tabular import Table
-from htaf.tables.inspection import decided_values, importance, in_units, table_of
-from htaf.tables.readable import Reading
-from htaf.tables.report.baselines import Baseline
+from htaf.program.integer.logic_c import Bit, Compared, Logic, asked
+from htaf.program.integer.ops import IntegerError
+from htaf.program.integer.program import IntegerProgram
+from htaf.program.integer.raw import raw, raw_inputs
+from htaf.program.integer.verilog import estimated
+from htaf.tables.inspection import importance, in_units, table_of
+from htaf.tables.readable import Reading, condition_of
 from htaf.training.runs import Run
 from htaf.training.runs.metrics import (
     LOWER_IS_BETTER,
     Interval,
     confusion,
+    decided_by,
     drawn_metrics,
     interval,
+    metrics,
 )
+from htaf.training.runs.packing import build_run, values_of
 from htaf.training.runs.predictions import Joined, forward
 from htaf.training.runs.run import table_rows
 
 FORMAT = 9
 BINS = 10
-MOST_CLASSES = 100  # whose whole confusion matrix is kept
+MOST_CLASSES = 100  # whose whole confusion matrix is kept; of boosting, which grows a tree for each in each round
 MOST_PAIRS = 20  # of classes that are taken for each other
 MOST_SHOWN = 8  # categories of a column that are named
+TELLING, SAMPLED = 10, 1_000  # truth tables that are shown; about how many rows choose them
 KINDS = {
     "number": "number", "category": "category", "encoded": "many categories", "date": "date", "dropped": "not used"
 }  # fmt: skip
+MOST_ROWS = 100_000  # to fit on
+MOST_COLUMNS = 2_000  # of boosting
+ROUNDS, MOST_TREES = 100, 500  # of boosting: the default of scikit-learn, fewer where there are many classes
+MOST_WORK = 10_000_000  # rows x columns x classes to fit on: of more so many rows as are within it, but
+FEWEST_ROWS = 1_000  # however many columns and classes there are
+ONE_HOT = 50  # categories of a column, for the linear model; rarer ones share one
+CODES = 254  # categories of a column that boosting takes
+Draws = Mapping[str, Float64[np.ndarray, " draws"]]
 ROUNDING = 1e-9  # a difference of two figures this small beside them is none
 NAMES = {"rmse": "RMSE", "mae": "MAE", "r2": "R²", "auroc": "AUROC", "accuracy": "accuracy", "loss": "loss"}
 BASELINES = {
@@ -49,6 +75,189 @@ BASELINES = {
     "logistic": "logistic regression",
     "boosting": "histogram boosting",
 }
+
+
+# ---- models beside the network: a figure says little without another beside it ----
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A model of scikit-learn beside a network.
+
+    Attributes:
+        name: "constant", "linear", "logistic" or "boosting".
+        metrics: by part, as `htaf.runs.metrics.metrics` gives them; empty where it could not be fitted.
+        rows: it was fitted on.
+        seconds: of fitting and predicting.
+        note: what a reader must know; "" for nothing.
+        intervals: by metric the 95% interval over the rows of the reported part; None where it has none.
+        ahead: by metric the interval of the network's minus this model's, on the same draws of rows.
+    """
+
+    name: str
+    metrics: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    rows: int = 0
+    seconds: float = 0.0
+    note: str = ""
+    intervals: dict[str, Interval | None] = field(default_factory=dict)
+    ahead: dict[str, Interval | None] = field(default_factory=dict)
+
+
+def fit_baselines(
+    table: Table,
+    rows: Mapping[str, np.ndarray],
+    preprocessor: Preprocessor,
+    *,
+    threads: int = 1,
+    progress: Callable[[str], Any] = lambda name: None,
+    weights: np.ndarray | None = None,
+    beside: tuple[str, Draws] | None = None,
+) -> list[Baseline]:
+    """Fit a constant, a linear model and histogram boosting on the training rows, and measure them on the others.
+
+    All see the raw columns of the table, those too that the network drops: numbers as they are, missing ones too;
+    categories by name; dates as days, month, weekday and hour. The linear model has standardised numbers, one-hot
+    categories and an input for the missing values of each number; both models are
+    those of scikit-learn at their defaults, but of several classes boosting has at most 500 trees. Of more than 100,000
+    rows, or 10,000,000 cells (rows x columns, times the classes where there are more than two), they are fitted on as
+    many as are within it, evenly spread. The notes say so.
+
+    Args:
+        table: the whole table.
+        rows: row numbers by part; "train" is fitted on, all others are measured.
+        preprocessor: says the classes, and the unit of the target.
+        threads: of the CPU.
+        progress: called with the name of each model before it is fitted.
+        weights: float64 [training rows], how much each counts in the fit; None: all alike. Measured by the table's own.
+        beside: a part, and the network's metrics in the draws of its rows, see `htaf.runs.metrics.drawn_metrics`:
+            intervals are of that part. None: no intervals.
+
+    Returns:
+        one entry a model, the simplest first. One that cannot be fitted has a note and no metrics.
+    """
+    from threadpoolctl import threadpool_limits
+
+    _model("constant", table.task, pd.DataFrame(), ROUNDS)  # its imports are not in the time of the first model
+    names = ("constant", "linear" if table.task == "regression" else "logistic", "boosting")
+    found: list[Baseline] = []
+    with threadpool_limits(limits=threads), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # no convergence, columns without a value
+        for name in names:
+            progress(name)
+            began = time.perf_counter()
+            try:
+                one = _fitted(name, table, rows, preprocessor, weights, beside)
+            except Exception as error:  # of any data: numbers near 1e300, no memory
+                one = Baseline(name, note=f"not fitted: {first_line(error)}")
+            found.append(replace(one, seconds=round(time.perf_counter() - began, 3)))
+            release_memory()
+    return found
+
+
+def raw_columns(features: pd.DataFrame) -> pd.DataFrame:
+    """Read the columns of a table as models of scikit-learn take them: float64, NaN where missing; or text.
+
+    Args:
+        features: raw rows, as `Table.features` holds them.
+    Returns:
+        a frame of the same rows. A date is four columns: elapsed days since 1970, month, weekday, hour.
+    """
+    made: dict[str, Any] = {}
+    for name, values in features.items():
+        if is_date(values):
+            parts = dates.numbers(dates.native(values), np.datetime64(0, "us"))
+            made |= {f"{name} {part}": parts[part] for part in (dates.DAYS, "month", "weekday", "hour")}
+        elif is_text(values):
+            made[str(name)] = values.fillna("").astype(str).to_numpy(object)
+        else:
+            made[str(name)] = values.to_numpy(np.float64, na_value=np.nan)
+    return pd.DataFrame(made, index=features.index)
+
+
+def _fitted(
+    name: str,
+    table: Table,
+    rows: Mapping[str, np.ndarray],
+    preprocessor: Preprocessor,
+    weights: np.ndarray | None,
+    beside: tuple[str, Draws] | None,
+) -> Baseline:
+    """One model, fitted and measured."""
+    classes, columns, train = len(table.classes), table.features.shape[1], np.asarray(rows["train"])
+    notes, rounds = list[str](), ROUNDS
+    if name == "boosting":
+        for count, most, what in ((classes, MOST_CLASSES, "classes"), (columns, MOST_COLUMNS, "columns")):
+            if count > most:
+                return Baseline(name, note=f"not fitted: {count:,} {what}, more than {most:,}")
+        rounds = ROUNDS if classes <= 2 else min(ROUNDS, max(5, MOST_TREES // classes))
+    cells = max(1, columns) * (classes if classes > 2 else 1)
+    within = min(len(train), MOST_ROWS, max(FEWEST_ROWS, MOST_WORK // cells))
+    if name != "constant" and within < len(train):
+        notes.append(f"fitted on {within:,} of {len(train):,} training rows, evenly spread")
+        some = np.linspace(0, len(train) - 1, within).astype(np.int64)
+        train, weights = train[some], None if weights is None else weights[some]
+    if rounds < ROUNDS:
+        notes.append(f"{rounds} rounds instead of {ROUNDS}, for {classes} classes")
+    chosen = raw_columns(table.features.iloc[train])
+    model = _model(name, table.task, chosen, rounds)
+    last = f"{model.steps[-1][0]}__" if hasattr(model, "steps") else ""
+    model.fit(chosen, table.target[train], **({} if weights is None else {f"{last}sample_weight": weights}))
+    del chosen
+    found: dict[str, dict[str, float | None]] = {}
+    intervals, ahead, target = dict[str, Interval | None](), dict[str, Interval | None](), preprocessor.target
+    for part, measured in rows.items():
+        if part == "train":
+            continue
+        raw = raw_columns(table.features.iloc[measured])
+        if table.task == "regression":
+            said = np.asarray(model.predict(raw), np.float64)
+            outputs = torch.from_numpy(((said - target.mean) / target.std)[:, None])
+            truth = torch.from_numpy((table.target[measured] - target.mean) / target.std)[:, None]
+        else:
+            shares = np.zeros((len(measured), classes))
+            shares[:, model.classes_] = model.predict_proba(raw)
+            outputs = torch.from_numpy(np.log(np.maximum(shares, 1e-15)))
+            truth = torch.from_numpy(table.target[measured])
+        of = table.weights_of(measured)
+        found[part] = metrics(
+            outputs, truth, table.task, target.std, weights=None if of is None else torch.from_numpy(of)
+        )
+        if beside is not None and beside[0] == part:
+            drawn = drawn_metrics(outputs, truth, table.task, target.std, weights=of)
+            intervals = {metric: interval(values) for metric, values in drawn.items()}
+            ahead = {metric: interval(beside[1][metric] - values) for metric, values in drawn.items()}
+    return Baseline(name, found, len(train), note="; ".join(notes), intervals=intervals, ahead=ahead)
+
+
+def _model(name: str, task: str, raw: pd.DataFrame, rounds: int) -> Any:
+    """An unfitted model of scikit-learn for raw columns."""
+    from sklearn import compose, dummy, ensemble, impute, linear_model, pipeline, preprocessing
+
+    numbers_task = task == "regression"
+    if name == "constant":
+        return dummy.DummyRegressor() if numbers_task else dummy.DummyClassifier(strategy="prior")
+    categories = [column for column in raw if is_text(raw[column])]
+    numbers = [column for column in raw if column not in set(categories)]
+    if name == "boosting":
+        codes = preprocessing.OrdinalEncoder(
+            handle_unknown="use_encoded_value",
+            unknown_value=np.nan,
+            encoded_missing_value=np.nan,
+            max_categories=CODES,
+        )
+        columns = compose.ColumnTransformer([("numbers", "passthrough", numbers), ("categories", codes, categories)])
+        of = ensemble.HistGradientBoostingRegressor if numbers_task else ensemble.HistGradientBoostingClassifier
+        marked = [False] * len(numbers) + [True] * len(categories)
+        trees: Any = of(categorical_features=marked, max_iter=rounds, random_state=0)  # pyright: ignore[reportArgumentType]
+        return pipeline.make_pipeline(columns, trees)
+    scaled = pipeline.make_pipeline(
+        impute.SimpleImputer(strategy="median", keep_empty_features=True, add_indicator=True),
+        preprocessing.StandardScaler(),
+    )
+    coded = preprocessing.OneHotEncoder(handle_unknown="infrequent_if_exist", max_categories=ONE_HOT)
+    columns = compose.ColumnTransformer([("numbers", scaled, numbers), ("categories", coded, categories)])
+    linear = linear_model.Ridge() if numbers_task else linear_model.LogisticRegression(max_iter=200)
+    return pipeline.make_pipeline(columns, linear)
 
 
 # ---- what is measured ----
@@ -109,10 +318,9 @@ class Measured:
 
     def intervals(self) -> dict[str, dict[str, Interval | None] | None]:
         """Find, by network, and of the gap between them, by metric, the 95% interval over the rows."""
-        found: dict[str, Any] = {"exact": None, "smooth": None, "gap": None}
         own = {name: interval(of) for name, of in self.drawn.items()}
         if self.smooth is None:
-            return found | {"smooth": own}
+            return {"exact": None, "smooth": own, "gap": None}
         smooth = self._drawn(self.smooth)
         gap = {name: interval(of - smooth[name]) for name, of in self.drawn.items()}
         return {"exact": own, "smooth": {name: interval(of) for name, of in smooth.items()}, "gap": gap}
@@ -128,7 +336,8 @@ class Measured:
 
     def decided(self) -> np.ndarray:
         """Say what is predicted: classes, by number, or numbers in the unit of the target."""
-        return decided_values(self.values(), self.preprocessor.target)
+        said, target = self.values(), self.preprocessor.target
+        return said[:, 0] if not target.classes else decided_by(torch.tensor(said), target.threshold).numpy()
 
 
 def verdict(own: float | None, part: str, metric: str, baselines: Sequence[Baseline]) -> dict[str, Any] | None:
@@ -152,24 +361,21 @@ def verdict(own: float | None, part: str, metric: str, baselines: Sequence[Basel
     by = 0.0 if abs(by) < ROUNDING * max(abs(own), abs(value)) else by
     if within is not None:
         within = within if sign > 0 else (-within[1], -within[0])
-    stands = "ahead" if by > 0 else "behind" if by < 0 else "level"
-    if within is not None and within[0] <= 0 <= within[1]:
-        stands = "level"
+    unsure = not by or (within is not None and within[0] <= 0 <= within[1])
+    stands, way = "level" if unsure else "ahead" if by > 0 else "behind", "ahead" if by > 0 else "behind"
+    name, turned = (
+        BASELINES.get(best.name, best.name),
+        within if within is None or by >= 0 else (-within[1], -within[0]),
+    )
+    far = f"{amount(abs(by))} {NAMES.get(metric, metric)}"
+    far += "" if turned is None else f" [{amount(turned[0])}, {amount(turned[1])}]"
+    text = {
+        "level": f"The network is level with {name}{f': {way} by {far}' if by else ''}.",
+        "ahead": f"The network is ahead of {name} by {far}.",
+        "behind": f"{name[0].upper()}{name[1:]} is better by {far}.",
+    }
     found = {"baseline": best.name, "metric": metric, "network": own, "value": value, "better_by": by}
-    found |= {"interval": within, "stands": stands}
-    return found | {"text": _sentence(BASELINES.get(best.name, best.name), NAMES.get(metric, metric), found)}
-
-
-def _sentence(name: str, metric: str, found: dict[str, Any]) -> str:
-    by, within, stands = found["better_by"], found["interval"], found["stands"]
-    turned = within if within is None or by >= 0 else (-within[1], -within[0])
-    far = f"{amount(abs(by))} {metric}" + ("" if turned is None else f" [{amount(turned[0])}, {amount(turned[1])}]")
-    if stands == "level":
-        how = f": {'ahead' if by > 0 else 'behind'} by {far}" if by else ""
-        return f"The network is level with {name}{how}."
-    if stands == "ahead":
-        return f"The network is ahead of {name} by {far}."
-    return f"{name[0].upper()}{name[1:]} is better by {far}."
+    return found | {"interval": within, "stands": stands, "text": text[stands]}
 
 
 def amount(value: float) -> str:
@@ -202,16 +408,16 @@ def contents(
     Raises:
         RunError: other data, or a damaged run.
     """
-    from htaf.tables.report.circuit import circuit
-
     record, preprocessor = run.record, measured.preprocessor
-    metrics, headline, part, target = record["metrics"], record["headline"], measured.part, preprocessor.target
-    found = results(metrics, headline)
+    headline, part, target = record["headline"], measured.part, preprocessor.target
+    found = results(record["metrics"], headline)
     own = found[part]["smooth"] if found[part]["exact"] is None else found[part]["exact"]
-    of = {
+    numbers = target.task == "regression"
+    matrix = None if numbers else confusion(measured.outputs, measured.target, len(target.classes), measured.threshold)
+    return {
         "format": FORMAT,
-        "key": record["key"],
-        "model_sha256": record["model_sha256"],
+        **{name: record[name] for name in ("key", "model_sha256", "rows", "headline", "metrics", "recipe", "seed")},
+        **{name: record.get(name) for name in ("parameters", "seconds")},
         "data": record["data"]["name"],
         "target": target.name,
         "task": target.task,
@@ -220,35 +426,21 @@ def contents(
         "weighted": table.weights is not None,
         "method": record["recipe"]["method"],
         "refitted": refitted(run),
-        "rows": record["rows"],
         "part": part,
-        "headline": headline,
         "lower_is_better": headline in LOWER_IS_BETTER,
         "verdict": verdict(own, part, headline, baselines or ()),
         "results": found,
-        "metrics": metrics,
         "intervals": measured.intervals(),
         "baselines": None if baselines is None else [dataclasses.asdict(one) for one in baselines],
         "importance": importance(run, table, part=part).to_json(),
         "circuit": circuit(run, table, measured) if record["model"]["kind"] == "logic" else None,
         "readable": whole_model(run, table.features.iloc[measured.rows]) if run.is_readable else None,
-        "columns": columns(preprocessor.columns),
+        "columns": columns(preprocessor),
         "left_out": left_out(record),
         "notes": told(from_record(record["notes"])),
-        "recipe": record["recipe"],
-        "seed": record["seed"],
-        "parameters": record.get("parameters"),
-        "seconds": record.get("seconds"),
-        "calibration": None,
-        "confusion": None,
-        "residuals": None,
-    }
-    if target.task == "regression":
-        return of | {"residuals": residuals(measured)}
-    matrix = confusion(measured.outputs, measured.target, len(target.classes), measured.threshold)
-    return of | {
-        "calibration": calibration(measured),
-        "confusion": confused(matrix),
+        "calibration": None if numbers else calibration(measured),
+        "confusion": None if matrix is None else confused(matrix),
+        "residuals": residuals(measured) if numbers else None,
     }
 
 
@@ -316,15 +508,12 @@ def calibration(measured: Measured) -> dict[str, Any]:
     weights = np.ones(len(said)) if weights is None else weights
     place = np.minimum((said * BINS).astype(np.int64), BINS - 1)
     bins, error = list[dict[str, Any]](), 0.0
-    for number in range(BINS):
+    for number in np.unique(place).tolist():
         chosen = place == number
-        count = int(chosen.sum())
-        if not count:
-            continue
         predicted, observed = (float(np.average(of[chosen], weights=weights[chosen])) for of in (said, right))
         share = float(weights[chosen].sum() / weights.sum())
         error += abs(predicted - observed) * share
-        one = {"low": number / BINS, "high": (number + 1) / BINS, "rows": count, "share": share}
+        one = {"low": number / BINS, "high": (number + 1) / BINS, "rows": int(chosen.sum()), "share": share}
         bins.append(one | {"predicted": predicted, "observed": observed})
     return {"of": "class 1" if two else "highest", "bins": bins, "error": error}
 
@@ -344,19 +533,11 @@ def residuals(measured: Measured) -> dict[str, Any]:
     for chosen in np.array_split(order, min(BINS, len(order))):
         own = None if weights is None else weights[chosen]
         how = "linear" if own is None else "inverted_cdf"  # of weighted rows: up to which so much of the weight lies
-        q10, median, q90 = np.quantile(left[chosen], [0.1, 0.5, 0.9], weights=own, method=how)
-        bins.append(
-            {
-                "low": float(predicted[chosen].min()),
-                "high": float(predicted[chosen].max()),
-                "rows": len(chosen),
-                "predicted": float(np.average(predicted[chosen], weights=own)),
-                "mean": float(np.average(left[chosen], weights=own)),
-                "q10": float(q10),
-                "median": float(median),
-                "q90": float(q90),
-            }
-        )
+        spread = np.quantile(left[chosen], [0.1, 0.5, 0.9], weights=own, method=how).tolist()
+        means = (float(np.average(of[chosen], weights=own)) for of in (predicted, left))
+        one = {"low": float(predicted[chosen].min()), "high": float(predicted[chosen].max()), "rows": len(chosen)}
+        one |= dict(zip(("predicted", "mean"), means, strict=True))
+        bins.append(one | dict(zip(("q10", "median", "q90"), spread, strict=True)))
     mean = float(np.average(left, weights=weights))
     return {"bins": bins, "mean": mean, "deviation": float(np.average((left - mean) ** 2, weights=weights) ** 0.5)}
 
@@ -371,28 +552,79 @@ def confused(matrix: Int64[np.ndarray, "true predicted"]) -> dict[str, Any]:
     return {"matrix": matrix.tolist() if len(matrix) <= MOST_CLASSES else None, "pairs": pairs}
 
 
-def columns(learned: Sequence[Column]) -> list[dict[str, Any]]:
+def circuit(run: Run, table: Table, measured: Measured) -> dict[str, Any] | None:
+    """Describe a logic network as a circuit.
+
+    Returns:
+        {"tables": how many, "asked": [{"column", "tables": how many read it}], "telling": as `telling` gives, and
+        estimates: "luts" of an FPGA, "flash" in bytes and "instructions" a row of a Cortex-M0}; None of more tables
+        than C writes out.
+    """
+    program, times = build_run(run), Counter[str]()
+    lines, written = program.about["columns"], program
+    with suppress(IntegerError):  # C and Verilog then take prepared columns
+        written = raw(program, raw_inputs(program, values_of(lines, table.features)))
+    if (found := asked(program)) is None or (takes := asked(written)) is None:
+        return None
+    for place, count in found.times.items():
+        times[lines[place]["column"]] += count
+    return {
+        "tables": len(found.logic.tables()),
+        "asked": [{"column": column, "tables": count} for column, count in times.most_common()],
+        "telling": telling(program, found.logic, table, measured)[:TELLING],
+        "luts": estimated(written, math.inf),
+        "flash": takes.flash,
+        "instructions": takes.instructions,
+    }
+
+
+def telling(program: IntegerProgram, logic: Logic, table: Table, measured: Measured) -> list[dict[str, Any]]:
+    """Order the counted tables by how far their bit differs between the rows of their class and the others; of a
+    regression, between the rows above the median and the others.
+
+    Returns:
+        [{"class": its number, "reads": conditions in words, "own", "others": shares of these rows whose bit is 1}]
+    """
+    some = slice(None, None, math.ceil(len(measured.rows) / SAMPLED))
+    x = torch.cat([x for x, _ in table_part(table, measured.preprocessor, measured.rows[some])]).numpy()
+    values, truth, found = program.every_value(program.input.quantised(x)), measured.truth()[some], list[Any]()
+    numbers = table.features.select_dtypes("number")
+    whole = {str(name) for name, column in numbers.items() if (column.dropna() % 1 == 0).all()}
+    counted = values[program.ops[logic.number - 1].reads[0]].reshape(len(x), len(logic.groups), -1)
+    for group, bits in enumerate(logic.groups):
+        own = truth == group if measured.preprocessor.target.classes else truth > np.median(truth)
+        shares = [counted[rows, group].sum(0) / max(rows.sum(), 1) for rows in (own, ~own)]
+        for bit, share, other in zip(bits, *shares, strict=True):
+            reads = [condition(program, one, whole) for one in ([bit] if isinstance(bit, Compared) else bit.inputs)]
+            found.append({"class": group, "reads": reads, "own": float(share), "others": float(other)})
+    return sorted(found, key=lambda one: -abs(one["own"] - one["others"]))
+
+
+def condition(program: IntegerProgram, bit: Bit, whole: Collection[str] = ()) -> str:
+    """Say in words where an input of a truth table is 1, in the unit of its column; whole: columns of whole numbers."""
+    if not isinstance(bit, Compared):
+        return "another table"
+    said, unit = program.about["columns"][bit.place], 2.0**-program.input.exponent
+    of_whole, near = said["column"] in whole, (-0.501, -0.5, -0.499)
+    ends = [condition_of(said, end * unit, program.input, near, whole=of_whole) for end in bit.toggles]
+    signs = itertools.cycle((not bit.first, bool(bit.first)))
+    return ", ".join(one.text(on) for one, on in zip(ends, signs, strict=False))
+
+
+def columns(known: Preprocessor) -> list[dict[str, Any]]:
     """Say of each raw column its kind, how many inputs it makes, and in words how it is read."""
-    return [{"name": c.name, "kind": KINDS[c.kind], "inputs": _inputs(c), "read": read_as(c)} for c in learned]
+    inputs = {c.name: len(known.inputs_of(c.name)) for c in known.columns}
+    of = ({"name": c.name, "kind": KINDS[c.kind], "inputs": inputs[c.name], "read": read_as(c)} for c in known.columns)
+    return [*of]
 
 
 def left_out(record: Mapping[str, Any]) -> list[dict[str, str]]:
     """Columns of the data that are no inputs, and why: those that a training was told not to read, and those that it
     had no use for. What does not vary in the training part alone stands among the columns."""
-    found: list[dict[str, str]] = []
-    for note in from_record(record["notes"]):
-        if isinstance(note, Note) and note.kind in ("asked", "dropped"):
-            found.append({"name": note.column, "why": str(note.values[0])})
-        elif isinstance(note, Note) and note.kind == "no name":
-            places = str(note.values[0]).split(", ")
-            found += [{"name": f"column {place}", "why": "has no name"} for place in places]
-    return found
-
-
-def _inputs(column: Column) -> int:
-    if column.kind == "number":
-        return (column.high > column.low) + len(column.codes) + column.missing
-    return len(column.categories) + column.other if column.kind == "category" else len(column.outputs) + column.missing
+    notes = [note for note in from_record(record["notes"]) if isinstance(note, Note)]
+    nameless = (place for note in notes if note.kind == "no name" for place in str(note.values[0]).split(", "))
+    found = [{"name": f"column {place}", "why": "has no name"} for place in nameless]
+    return found + [{"name": n.column, "why": str(n.values[0])} for n in notes if n.kind in ("asked", "dropped")]
 
 
 def read_as(column: Column) -> str:

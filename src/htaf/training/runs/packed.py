@@ -15,8 +15,8 @@ import pandas as pd
 from torch import Tensor, nn
 
 from htaf.data.notes import warn_unlike
+from htaf.data.preprocess import labels_of, relabelled
 from htaf.data.reading import Frame
-from htaf.data.targets import labels_of, relabelled
 from htaf.program import packed
 from htaf.program.integer.model import IntegerModel, load
 from htaf.training.runs.predictions import of_images, of_rows

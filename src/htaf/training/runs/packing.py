@@ -21,8 +21,7 @@ from htaf._ground.console import progress as progress_of
 from htaf._ground.errors import HtafError, option
 from htaf._ground.files import OutputError, check_output, hold, lock_beside
 from htaf.data.images import ImagePreprocessor, Images, pixel_table
-from htaf.data.preprocess import Column, Preprocessor, spelled
-from htaf.data.targets import labels_of
+from htaf.data.preprocess import Column, Preprocessor, labels_of, spelled
 from htaf.program import packed
 from htaf.program.integer import files
 from htaf.program.integer.build import integer_program

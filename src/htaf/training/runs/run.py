@@ -28,9 +28,8 @@ from htaf.data import image_sets, tabular
 from htaf.data.images import ImagePreprocessor, Images, split
 from htaf.data.notes import Note
 from htaf.data.parts import Data, Part, image_part, table_part
-from htaf.data.preprocess import Preprocessor
+from htaf.data.preprocess import Preprocessor, labels_of, relabelled
 from htaf.data.reading import DataError, Frame
-from htaf.data.targets import labels_of, relabelled
 from htaf.models.build import activation, at_most, build
 from htaf.training.runs.folder import (
     HASHED,
