@@ -115,14 +115,13 @@ def test_images_that_lose_much_are_told(htaf, tmp_path: Path) -> None:
 
 def test_concept_bottlenecks(htaf, folder: Path, tmp_path: Path) -> None:
     words = ("train", "icbm", "--data", folder, "--recipe", "reduced", *FEW, "--epochs", "1", "--batch-size", "8")
-    code, _, err = htaf(
-        *words, "--backbone", "resnet", "--depth", "18", "--width", "16", "--concepts", "9", "--out", tmp_path / "a"
-    )
+    shape = ("--backbone", "resnet", "--depth", "18", "--width", "16")
+    code, _, err = htaf(*words, *shape, "--concepts", "9", "--out", tmp_path / "a")
     assert code == 0, err
     known = tmp_path / "a" / "known.safetensors"
     kept = safetensors.torch.load_file(known)
     known.unlink()  # as of a run that was trained before there was this file
-    assert htaf(*words, "--backbone", "resnet", "--concepts", "9", "--out", tmp_path / "a")[0] == 0
+    assert htaf(*words, *shape, "--concepts", "9", "--out", tmp_path / "a")[0] == 0
     for name, values in safetensors.torch.load_file(known).items():
         torch.testing.assert_close(values, kept[name], rtol=0, atol=0)
     assert "unlike" in htaf("predict", tmp_path / "a", folder / "red")[1]
