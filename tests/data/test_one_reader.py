@@ -288,6 +288,19 @@ def test_other_encodings_are_shown(encoding: str, word: str, shown: str, tmp_pat
     assert f"as in {shown!r}" in "\n".join(told(load(path, target="y").notes))
 
 
+@pytest.mark.parametrize(
+    ("train", "new"), [((True, False), (1, 0)), ((1.0, 0.0), ("True", "false")), (("1", "0"), (True, False))]
+)
+def test_truth_values_are_one_and_zero(train: tuple[Any, ...], new: tuple[Any, ...]) -> None:
+    frame = pd.DataFrame({"b": [*train] * 10, "n": range(20), "y": ["up", "down"] * 10})
+    preprocessor = from_frame(frame, "y").fit_preprocessor(np.arange(20))
+    inputs, notes = preprocessor.transform_with_notes(
+        frame.drop(columns="y").assign(b=pd.Series([*new] * 10, dtype=object))
+    )
+    assert np.array_equal(inputs, preprocessor.transform(frame))
+    assert not notes
+
+
 def test_a_target_of_numbers_and_ranges_is_no_classification() -> None:
     frame = pd.DataFrame({"n": range(60), "y": [f"{row % 14} kg" if row % 15 else "3-5 kg" for row in range(60)]})
     with pytest.raises(DataError, match=r"no plain number.*or choose task classification"):

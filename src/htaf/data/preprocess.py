@@ -174,9 +174,21 @@ def read_values(column: Column, raw: pd.Series) -> Shaped[np.ndarray, " rows"]:
     Raises:
         TableError: a text that is no number or no date, an infinite number, or a time zone unlike in training.
     """
+    raw = truth_as_numbers(column, raw)
     if column.kind == "number":
         return finite_numbers(raw, column.name, unit=column.unit)
     return dates.read(column.name, raw, column.order, column.zoned) if column.kind == "date" else category_values(raw)
+
+
+def truth_as_numbers(column: Column, raw: pd.Series) -> pd.Series:
+    """Return raw values, with 1 and 0 for texts such as true and no of a column that was numbers 0 and 1 in
+    training."""
+    if (column.kind, column.low, column.high) != ("number", 0, 1) or not is_text(raw):
+        return raw
+    texts = [text if text is None else text.casefold() for text in to_text(raw)]
+    if not {*texts} - {None} or not {*texts} <= {None}.union(*TRUTH):
+        return raw
+    return pd.Series([None if text is None else float(text in TRUTH[1]) for text in texts], raw.index, np.float64)
 
 
 def places(column: Column, values: Shaped[np.ndarray, " rows"]) -> Int64[np.ndarray, " rows"]:
@@ -616,7 +628,7 @@ class Preprocessor:
         for column in self.columns:
             if column.kind not in ("number", "date") or [*made.columns].count(column.name) != 1:
                 continue
-            raw = made[column.name]
+            raw = truth_as_numbers(column, made[column.name])
             wrong = dates.parsed(raw, column.order)[1] if column.kind == "date" else to_number(raw, column.unit)[1]
             if wrong.any():
                 texts = tuple(dict.fromkeys(map(str, raw[wrong])))[:MOST_NAMED]

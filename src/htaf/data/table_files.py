@@ -113,6 +113,11 @@ def _read(
         return
     text = _Text.opened(path, label, names, numbers, separators)
     columns, held, said, notes = dict[str, list[Any]](), 0, 0, text.notes
+
+    def made() -> tuple[pd.DataFrame, list[Note]]:
+        empty = text.empty - said  # rows without any text
+        return _frame(columns, numbers), [*notes, *[Note("empty rows", count=empty)] * (empty > 0)]
+
     for piece in text.pieces():
         for name, array in piece.items():
             columns.setdefault(name, []).append(array)
@@ -120,13 +125,13 @@ def _read(
         if whole:
             expect_memory(held, f"{label}: a table of {held / 1e9:,.1f} GB or more", "take some of the rows")
             continue
-        yield _frame(columns, numbers), [*notes, *text.left_out(said)]
+        yield made()
         notes, said = [], text.empty
     if whole:
-        frame = _frame(columns, numbers)
+        frame, notes = made()
         frame.attrs["separators"] = text.separators
         default_memory_pool().release_unused()
-        yield frame, [*notes, *text.left_out(0)]
+        yield frame, notes
 
 
 def _parquet(path: Path, label: str, *, whole: bool) -> Iterator[tuple[pd.DataFrame, list[Note]]]:
@@ -226,7 +231,7 @@ class _Text:
         places = [str(place) for place in range(len(self.header))]
         kept = [place for place, has_name in zip(places, self.kept, strict=True) if has_name]
         size, rows, self.empty = max(PIECE, WIDE * len(places)), 0, 0
-        utf8 = self.encoding.startswith("utf-8")
+        utf8, separator = self.encoding.startswith("utf-8"), self.separator
         try:
             with (
                 _binary(self.path) as raw,
@@ -236,8 +241,9 @@ class _Text:
                         use_threads=False, column_names=places, skip_rows=self.skipped, block_size=size,
                         encoding="utf8" if utf8 else self.encoding,
                     ),
-                    arrow.ParseOptions(
-                        delimiter=self.separator, newlines_in_values=True, invalid_row_handler=self._blank
+                    arrow.ParseOptions(  # a row of too many or few fields without any text is none
+                        delimiter=separator, newlines_in_values=True,
+                        invalid_row_handler=lambda row: "error" if row.text.replace(separator, "").strip() else "skip",
                     ),
                     arrow.ConvertOptions(column_types=dict.fromkeys(places, string()), strings_can_be_null=False),
                 ) as reader,
@@ -265,14 +271,6 @@ class _Text:
         if not rows:
             wanted, got = ("rows below the column names", "the header") if self.skipped else ("a table", "blank lines")
             raise DataError(f"{self.label}: expected {wanted}, got {got} only")
-
-    def left_out(self, before: int) -> list[Note]:
-        """A note on rows without any text behind the first so many; none where there are none."""
-        return [Note("empty rows", count=self.empty - before)] * (self.empty > before)
-
-    def _blank(self, row: Any) -> str:
-        """What Arrow is to do with a row of too many or few fields: one without any text is none."""
-        return "error" if row.text.replace(self.separator, "").strip() else "skip"
 
 
 def _with_points(array: Any) -> Any:
@@ -377,6 +375,7 @@ def _decimal_commas(
             sure |= {name} if len(some(found, ONLY_COMMA)) else set()
             if name not in dots and len(with_dots := some(found, DOTS)):
                 dots[name] = with_dots[0].as_py()
+    without = {name: (text, text.replace(".", "")) for name, text in dots.items()}
     may = [name for name in texts if numbers[name] > (1 - WORDS) * texts[name]]
     pointed = any(points[name] and points[name] + numbers[name] > (1 - WORDS) * texts[name] for name in texts)
     guessed = "," in trained or (not trained and separator != "," and bool(commas & {*may}))
@@ -388,17 +387,13 @@ def _decimal_commas(
                     which = f"write {dots[name].replace('.', '')} or {dots[name].replace('.', ',')}"
                     raise TableError(f"{dots[name]!r} may be either, as training had decimal commas: {which}", name, 1)
         notes = [
-            Note("decimal commas", name) if name in commas else _about_dots("read as", name, dots[name])
+            Note("decimal commas", name) if name in commas else Note("read as", name, values=without[name])
             for name in chosen
         ]
         return frozenset(chosen), notes, ".," if dots.keys() & {*chosen} else ","
     is_open = [name for name in may if name in dots and not pointed and separator != ","]
-    notes = [_about_dots("open dots", name, dots[name]) for name in is_open]
+    notes = [Note("open dots", name, values=without[name]) for name in is_open]
     return frozenset(), notes, "." if pointed or is_open else ""
-
-
-def _about_dots(kind: str, name: str, text: str) -> Note:
-    return Note(kind, name, values=(text, text.replace(".", "")))
 
 
 def _numbered(names: Sequence[str], notes: list[Note]) -> list[str]:

@@ -880,7 +880,7 @@ def _totals(table: pd.DataFrame) -> list[Note]:
         if is_text(column):
             for row, text in zip(ends.tolist(), map(str, column.iloc[ends]), strict=True):
                 if TOTALS.fullmatch(text.strip(" :*").casefold()) and (column == text).sum() <= 2:
-                    named.setdefault(row, text)
+                    named.setdefault(row, repr(text))
             continue
         values = np.nan_to_num(column.to_numpy())
         numbers += 1
@@ -889,10 +889,8 @@ def _totals(table: pd.DataFrame) -> list[Note]:
         if np.isclose(values[place], others, rtol=1e-6, atol=0) and np.count_nonzero(values) >= FEW_SUMMED:
             sums[place] += 1
     found = [place for place, times in sums.items() if times >= min(2, numbers)]
-    rows_named = named or dict.fromkeys(found[:1], "")
-    summed = "the largest value is the sum of the others"
-    said = {row: repr(text) if text else summed for row, text in sorted(rows_named.items())}
-    return [Note("total row", values=(text,), row=row + 1) for row, text in said.items()]
+    rows_named = named or dict.fromkeys(found[:1], "the largest value is the sum of the others")
+    return [Note("total row", values=(text,), row=row + 1) for row, text in sorted(rows_named.items())]
 
 
 def _far_value(name: str, column: pd.Series) -> list[Note]:

@@ -355,8 +355,7 @@ class _TableEstimator(BaseEstimator):
             if not absent and (doubled := [*dict.fromkeys(map(str, asked[asked.duplicated()]))]):
                 raise DataError(f"expected each column once, got {listed(doubled)} more than once")
             if known is not None and not absent:
-                if X.columns.tolist() != known.tolist():
-                    X = X.loc[:, list(known)]
+                X = X if X.columns.tolist() == known.tolist() else X.loc[:, list(known)]
             else:
                 if not reset and known is None and X.shape[1] == self.n_features_in_:
                     X = X.set_axis(range(X.shape[1]), axis=1)
@@ -364,11 +363,8 @@ class _TableEstimator(BaseEstimator):
                 validate_data(self, given, reset=reset, skip_check_array=True)
             if any(isinstance(dtype, pd.SparseDtype) for dtype in X.dtypes):
                 X = X.astype({name: d.subtype for name, d in X.dtypes.items() if isinstance(d, pd.SparseDtype)})
-            return (
-                X
-                if hasattr(self, "feature_names_in_")
-                else X.set_axis([f"x{place}" for place in range(X.shape[1])], axis=1)
-            )
+            places = [f"x{place}" for place in range(X.shape[1])]
+            return X if hasattr(self, "feature_names_in_") else X.set_axis(places, axis=1)
         array: Any = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite="allow-nan")
         names = getattr(self, "feature_names_in_", None)
         names = [f"x{place}" for place in range(array.shape[1])] if names is None else list(names)
