@@ -578,12 +578,3 @@ def test_a_query_that_is_not_run_is_told() -> None:
 
 def test_sizes_of_numpy_are_numbers() -> None:
     assert type(HtafClassifier(hidden=(np.int64(8),))._recipe().flat()["hidden"][0]) is int
-
-
-def test_a_score_reads_a_target_in_the_unit_of_training() -> None:
-    x = np.random.default_rng(0).normal(size=80)
-    frame = pd.DataFrame({"x": x, "cost": [f"{100 + 9 * value:.1f} EUR" for value in x]})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = htaf.fit(frame, target="cost", epochs=1)
-    assert model.score(frame[["x"]], frame["cost"]) == model.score(frame[["x"]], frame["cost"].str[:-4].astype(float))

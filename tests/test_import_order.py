@@ -46,17 +46,17 @@ BUDGETS = {
     "cli": 3_109,
     "concepts": 7_514,
     "core": 4_363,
-    "data": 5_757,
+    "data": 5_762,
     "language": 2_222,
     "models": 2_349,
     "program": 9_558,
-    "tables": 2_442,
+    "tables": 2_438,
     "training": 7_914,
     "transform": 6_120,
     "": 564,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 53_149, ("tests", "paper/tests"): 47_161, ("paper/src",): 13_850}
+TOTALS = {("src/htaf",): 53_150, ("tests", "paper/tests"): 47_164, ("paper/src",): 13_850}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 
