@@ -125,7 +125,7 @@ def verify(
 
     Args:
         rows: How many rows of that part to run, from the first.
-        target: Where C or Verilog runs: host, host-64 (64 rows at once), clang, cortex-m0, cortex-m3, cortex-m4,
+        target: Where C or Verilog runs: host, clang, cortex-m0, cortex-m3, cortex-m4,
             riscv32; iverilog; none: everywhere that has its tools.
     """
     if rows < 1:

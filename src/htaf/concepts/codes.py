@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int32, Int64, UInt8
@@ -67,7 +67,7 @@ class Listed:
             raise ConceptError(f"part must be one of {PARTS}, got {part!r}")
         return np.flatnonzero(np.asarray(self.parts) == PARTS.index(part))
 
-    def take(self, rows: np.ndarray) -> Self:
+    def take(self: Kind, rows: np.ndarray) -> Kind:
         """Return the images of these row numbers, copied into memory."""
         arrays = {name: np.ascontiguousarray(getattr(self, name)[rows]) for name in self.arrays}
         return replace(self, **arrays, ids=[self.ids[row] for row in rows.tolist()])  # pyright: ignore[reportArgumentType]
@@ -87,6 +87,9 @@ class Listed:
             rows = slice(start, start + CHUNK)
             found[rows] = self.logits(rows).argmax(1)
         return found
+
+
+Kind = TypeVar("Kind", bound="Listed")
 
 
 @dataclass(frozen=True, eq=False)
