@@ -1,4 +1,4 @@
-"""Time the fused kernels on a CUDA GPU as a share of the device's copy bandwidth, once they agree with float64.
+"""Time the Triton kernels on a CUDA GPU as a share of the device's copy bandwidth, once they agree with float64.
 
     python benchmarks/cuda_bandwidth.py [--sizes 67108864 268435456] [--rounds 30] [--json FILE] [--no-test]
 
@@ -23,10 +23,11 @@ FLUSH = 2**30  # bytes written before every timing: more than the caches hold, a
 
 def operations(x: Tensor, grad: Tensor) -> dict[str, tuple[Callable[[], object], float]]:
     """What to time, and how many bytes a value each moves."""
-    from htaf.core.kernels.fused import OPERATORS
-    from htaf.core.kernels.registration import choose
+    from htaf.core.kernels.heaviside import triton as heaviside
+    from htaf.core.kernels.htaf import triton as htaf
+    from htaf.core.kernels.scaled_sigmoid import triton as scaled_sigmoid
+    from htaf.core.kernels.straight_through import triton as straight_through
 
-    heaviside, htaf, scaled_sigmoid, straight_through = (choose(operator, x) for operator in OPERATORS)
     size, tokens = x.element_size(), x.view(-1, CHANNELS)
     image, image_grad = x.view(-1, CHANNELS, 256), grad.view(-1, CHANNELS, 256)
     a0, a1 = (torch.full((CHANNELS,), value, device=x.device) for value in (2.0, 11.0))
@@ -37,21 +38,15 @@ def operations(x: Tensor, grad: Tensor) -> dict[str, tuple[Callable[[], object],
 
     found: dict[str, tuple[Callable[[], object], float]] = {}
     smooth = {
-        "htaf": (
-            lambda: htaf.forward(x, 2.0, 11.0, bipolar=False),
-            lambda: htaf.backward(grad, x, 2.0, 11.0, bipolar=False),
-        ),
-        "scaled_sigmoid": (
-            lambda: scaled_sigmoid.forward(x, 22.0, bipolar=False),
-            lambda: scaled_sigmoid.backward(grad, x, 22.0, bipolar=False),
-        ),
+        "htaf": (lambda: htaf.forward(x, 2.0, 11.0), lambda: htaf.backward(grad, x, 2.0, 11.0)),
+        "scaled_sigmoid": (lambda: scaled_sigmoid.forward(x, 22.0), lambda: scaled_sigmoid.backward(grad, x, 22.0)),
         "htaf, parameters [C], x [N, C]": (
-            lambda: htaf.forward(tokens, a0, a1, bipolar=False),
-            lambda: htaf.backward_all(grad.view(-1, CHANNELS), tokens, a0, a1, bipolar=False),
+            lambda: htaf.forward(tokens, a0, a1),
+            lambda: htaf.backward_all(grad.view(-1, CHANNELS), tokens, a0, a1),
         ),
         "htaf, parameters [C, 1], x [N, C, 256]": (
-            lambda: htaf.forward(image, b0, b1, bipolar=False),
-            lambda: htaf.backward_all(image_grad, image, b0, b1, bipolar=False),
+            lambda: htaf.forward(image, b0, b1),
+            lambda: htaf.backward_all(image_grad, image, b0, b1),
         ),
     }
     for slope, parameters in (("sigmoid", [1.0]), ("rectangular", []), ("atan", [2.0]), ("approx_sign", [])):
@@ -63,13 +58,13 @@ def operations(x: Tensor, grad: Tensor) -> dict[str, tuple[Callable[[], object],
         found[f"{name}: forward"] = forward, 2 * size
         found[f"{name}: backward"] = backward, 3 * size
         found[f"{name}: both"] = both(forward, backward), 5 * size
-    found["heaviside: pack"] = lambda: heaviside.pack(x), size + 1 / 8
     return found
 
 
 def check() -> None:
     """A million values of every dtype against float64; leaves with a message when one is wrong."""
-    from htaf.core.kernels.registration import choose
+    from htaf.core.kernels.htaf import triton as htaf
+    from htaf.core.kernels.scaled_sigmoid import triton as scaled_sigmoid
 
     x = torch.linspace(-20, 20, 1_000_003, dtype=torch.float64, device="cuda")
     for name, dtype in DTYPES.items():
@@ -78,19 +73,15 @@ def check() -> None:
         absolute, relative = (2.5e-7, 3e-5) if dtype == torch.float32 else (2**-9 + 1e-5, 2**-8 + 1e-4)
         for pair in ((0.1, 220.0), (2.0, 11.0), (5.0, 4.4), (22.0,)):
             rounded = [torch.tensor(p, dtype=torch.float32).item() for p in pair]
-            kernels = choose("htaf" if len(pair) == 2 else "scaled_sigmoid", some)
+            kernels = htaf if len(pair) == 2 else scaled_sigmoid
             u = rounded[-1] * (torch.tanh(rounded[0] * z) if len(pair) == 2 else z)
             e, f = torch.exp(-2 * rounded[0] * z.abs()), torch.exp(-u.abs())
             slope = rounded[0] * f / (1 + f) ** 2
             if len(pair) == 2:
                 slope = slope * rounded[1] * 4 * e / (1 + e) ** 2
             normal = slope >= 2.0**-126
-            far = (kernels.forward(some, *pair, bipolar=False).double() - torch.sigmoid(u)).abs().max().item()
-            off = (
-                ((kernels.backward(ones, some, *pair, bipolar=False).double() - slope).abs() / slope)[normal]
-                .max()
-                .item()
-            )
+            far = (kernels.forward(some, *pair).double() - torch.sigmoid(u)).abs().max().item()
+            off = ((kernels.backward(ones, some, *pair).double() - slope).abs() / slope)[normal].max().item()
             print(f"{name} {pair}: forward off by {far:.2g} (<= {absolute:.2g}), gradient by {off:.2g} of it")
             if far > absolute or off > relative:
                 sys.exit("the kernels are wrong: nothing is timed")

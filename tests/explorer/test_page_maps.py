@@ -84,7 +84,10 @@ def test_the_maps_drawn_are_those_of_the_command(run: Run, mapped: Site, visit: 
         np.testing.assert_allclose(drawn(page, row, concept), coloured(found), atol=255 * (1 / 254 + 1.5 / 255))
 
 
-def test_without_margins_the_order_is_that_of_random_images(run: Run, visit: Open, tmp_path: Path) -> None:
+def test_without_margins_the_order_is_that_of_random_images(
+    run: Run, visit: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("htaf.concepts.extract.MARGINS", 0)
     extract(run, digits(), tmp_path / "codes", parts=["train", "test"])
     build_run_page(run, tmp_path / "codes", tmp_path / "page", shown=Shown(detailed=400))
     site, found = Site(tmp_path / "page", open_codes(tmp_path / "codes")), read_page(tmp_path / "page")

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,7 +17,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import htaf
 from htaf import functional, surrogates
 from htaf.core.kernels import native, operators, registration
-from htaf.core.kernels.fused import fused
 from htaf.core.kernels.registration import choose
 
 ops = torch.ops.htaf
@@ -109,14 +109,15 @@ def test_second_derivatives_with_the_kernels_are_those_of_the_reference() -> Non
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
 
 
-def test_cuda_tensors_get_fused_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    reference = registration.implementation("htaf", "reference")
+def test_cuda_tensors_get_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = {"triton": ModuleType("triton"), "reference": ModuleType("reference")}
+    kinds["triton"].supports = lambda *inputs: True  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setattr(registration, "implementation", lambda operator, kind: kinds[kind])
     with FakeTensorMode():
         x = torch.empty(3, device="cuda")
-    for there, wanted in ((True, fused(reference)), (False, reference)):
+    for there, kind in ((True, "triton"), (False, "reference")):
         monkeypatch.setattr(registration, "has_triton", lambda there=there: there)
-        assert choose("htaf", x, 2.0, 11.0) is wanted
-        assert choose("htaf", x.double(), 2.0, 11.0) is reference
+        assert choose("htaf", x, 2.0, 11.0) is kinds[kind]
 
 
 def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -165,7 +166,7 @@ forward, backward, backward_all = functions(value, gradients)
 
 
 def test_an_operator_with_a_reference_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """cpu.py need not be there: the reference runs, whatever the machine has."""
+    """Neither cpu.py nor triton.py must be there: the reference runs, whatever the machine has."""
     folder = tmp_path / "arctan"
     folder.mkdir()
     (folder / "__init__.py").touch()
@@ -178,6 +179,7 @@ def test_an_operator_with_a_reference_alone(tmp_path: Path, monkeypatch: pytest.
     torch.testing.assert_close(y, 0.5 + torch.atan(3 * x) / torch.pi)
     torch.testing.assert_close(x.grad, 3 / (torch.pi * (1 + 9 * x.detach() ** 2)))
     assert choose("arctan", x, 3.0).__name__ == "htaf.core.kernels.arctan.reference"
+    assert not registration.has("arctan", "triton")
 
 
 @pytest.mark.slow

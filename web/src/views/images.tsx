@@ -17,7 +17,7 @@ const SHOW: [string, string][] = [
 ];
 
 const AS: [string, string][] = [
-  ["", "pictures"],
+  ["", "a list"],
   ["map", "a map"],
 ];
 

@@ -103,7 +103,7 @@ export function ImageMap({ explorer, rows }: { explorer: Explorer; rows: number[
         <canvas
           ref={canvas}
           role="img"
-          aria-label={`Map of ${plural(rows.length, item("image"))} by their bits; "As: pictures" lists the same ones`}
+          aria-label={`Map of ${plural(rows.length, item("image"))} by their bits; "As: a list" shows the same ones`}
           style={{ width: `${width}px`, height: `${height}px` }}
           onPointerMove={(event) => event.pointerType === "mouse" && (setPinned(false), setChosen(nearest(event)))}
           onClick={(event) => click(event as unknown as PointerEvent)}

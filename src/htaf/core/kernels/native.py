@@ -10,7 +10,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from types import ModuleType
 
 import torch
@@ -115,7 +115,7 @@ def in_order_of(x: Tensor, like: Tensor) -> Tensor:
     return x if x.stride() == like.stride() else torch.empty_like(like).copy_(x)
 
 
-def smooth_forward(kind: int, x: Tensor, *parameters: Scalar, bipolar: bool) -> Tensor:
+def smooth_forward(kind: int, x: Tensor, parameters: tuple[Scalar, ...], bipolar: bool) -> Tensor:
     y = torch.empty_like(x)
     x = in_order_of(x, y)
     scale, shift = (2.0, -1.0) if bipolar else (1.0, 0.0)
@@ -136,7 +136,13 @@ def smooth_forward(kind: int, x: Tensor, *parameters: Scalar, bipolar: bool) -> 
 
 
 def smooth_backward(
-    kind: int, grad: Tensor, x: Tensor, *parameters: Scalar, bipolar: bool, sums: bool = False, scale: float = 1.0
+    kind: int,
+    grad: Tensor,
+    x: Tensor,
+    parameters: tuple[Scalar, ...],
+    bipolar: bool,
+    sums: bool = False,
+    scale: float = 1.0,
 ) -> tuple[Tensor, ...]:
     gx = torch.empty_like(x)
     x, grad = in_order_of(x, gx), in_order_of(grad, gx)
@@ -161,10 +167,16 @@ def smooth_backward(
 def smooth(kind: int) -> tuple[Callable[..., Tensor], Callable[..., Tensor], Callable[..., tuple[Tensor, ...]]]:
     """`forward`, `backward` and `backward_all` of an activation, with the signatures of its reference.py."""
 
-    def backward(grad: Tensor, x: Tensor, *parameters: Scalar, bipolar: bool) -> Tensor:
-        return smooth_backward(kind, grad, x, *parameters, bipolar=bipolar)[0]
+    def forward(x: Tensor, *parameters: Scalar, bipolar: bool) -> Tensor:
+        return smooth_forward(kind, x, parameters, bipolar)
 
-    return partial(smooth_forward, kind), backward, partial(smooth_backward, kind, sums=True)
+    def backward(grad: Tensor, x: Tensor, *parameters: Scalar, bipolar: bool) -> Tensor:
+        return smooth_backward(kind, grad, x, parameters, bipolar)[0]
+
+    def backward_all(grad: Tensor, x: Tensor, *parameters: Scalar, bipolar: bool) -> tuple[Tensor, ...]:
+        return smooth_backward(kind, grad, x, parameters, bipolar, sums=True)
+
+    return forward, backward, backward_all
 
 
 def step_levels(x: Tensor, thresholds: list[float], bipolar: bool) -> Tensor:

@@ -15,14 +15,13 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
 from htaf.core.kernels import native
-from htaf.core.kernels.fused import OPERATORS, fused
 
 LIBRARY = torch.library.Library("htaf", "DEF")
 
 
 @cache
 def implementation(operator: str, kind: str) -> ModuleType:
-    """`reference` or `cpu` of the folder of an operator."""
+    """`reference`, `cpu` or `triton` of the folder of an operator."""
     return importlib.import_module(f"htaf.core.kernels.{operator}.{kind}")
 
 
@@ -34,20 +33,19 @@ def has(operator: str, kind: str) -> bool:
 
 @cache
 def has_triton() -> bool:
-    """Whether CUDA tensors get fused kernels: torch.compile makes them with Triton."""
+    """Whether CUDA tensors get Triton's kernels."""
     return importlib.util.find_spec("triton") is not None
 
 
-def choose(operator: str, x: Tensor, *parameters: float | Tensor) -> Any:
-    """The implementation that runs for x: compiled kernels, fused ones, or the reference for what they do not take."""
-    reference, device = implementation(operator, "reference"), x.device.type
-    if device == "cpu" and native.available() and has(operator, "cpu"):
-        fast = implementation(operator, "cpu")
-    elif device == "cuda" and operator in OPERATORS and has_triton():
-        fast = fused(reference)
-    else:
-        return reference
-    return fast if fast.supports(x, *parameters) else reference
+def choose(operator: str, x: Tensor, *parameters: float | Tensor) -> ModuleType:
+    """The implementation that runs for x: compiled kernels, Triton's, or the reference for what they do not take."""
+    device = x.device.type
+    kind = "cpu" if device == "cpu" and native.available() else "triton" if device == "cuda" and has_triton() else None
+    if kind is not None and has(operator, kind):
+        fast = implementation(operator, kind)
+        if fast.supports(x, *parameters):
+            return fast
+    return implementation(operator, "reference")
 
 
 class Operator:

@@ -11,7 +11,7 @@ from torch import Tensor
 from htaf.core.kernels.float_layers.reference import Rounded
 from htaf.core.kernels.layers import Geometry
 from htaf.core.kernels.native import address, extension
-from htaf.core.kernels.packed_native import CPU, Shape2d, check_floats, check_weights, shape2d
+from htaf.core.kernels.packed_native import CPU, Shape2d, check_floats, check_weights
 
 BLOCK = 64  # outputs that lie side by side, as in csrc/floats.hpp
 NO_WINDOW = ((0, 0), (1, 1), (0, 0))  # kernel, stride, padding of a maximum over windows: none is taken
@@ -33,18 +33,14 @@ def convolution(x: Tensor, weights: Tensor, bias: Tensor | None, geometry: Geome
         TypeError: not float32 on the CPU.
         ValueError: sizes that do not fit, several groups, or a kernel larger than the padded image.
     """
-    g = _checked(x, geometry)
-    weights = check_floats("weights", weights, ((g.outputs + BLOCK - 1) // BLOCK, *g.kernel, g.channels, BLOCK))
-    return _layer(extension().float_convolution, x, weights.data_ptr(), bias, g)
-
-
-def _checked(x: Tensor, g: Geometry) -> Geometry:
+    g = geometry
     g.check()
     if x.dtype != torch.float32 or x.device.type != "cpu":
         raise TypeError(f"x must be float32 on the CPU, got {x.dtype} on {x.device}")
     if x.ndim != 4 or x.shape[1] != g.channels or g.groups != 1:
         raise ValueError(f"expected images of {g.channels} channels in one group, got {tuple(x.shape)} and {g}")
-    return g
+    weights = check_floats("weights", weights, ((g.outputs + BLOCK - 1) // BLOCK, *g.kernel, g.channels, BLOCK))
+    return _layer(extension().float_convolution, x, weights.data_ptr(), bias, g)
 
 
 def _layer(run: Callable[..., None], x: Tensor, held: Any, bias: Tensor | None, g: Geometry) -> Tensor:
@@ -84,9 +80,12 @@ def prepare_rounded(weights: Rounded) -> Laid:
 
 def rounded(x: Tensor, weights: Laid, geometry: Geometry) -> Tensor:
     """As `convolution`, in integers of 16 bits. Raises as that; ValueError for taps of a row that lie apart too."""
-    g = _checked(x, geometry)
-    if g.dilation[1] != 1:
-        raise ValueError(f"expected taps of a row side by side, got {g}")
+    g = geometry
+    g.check()
+    if x.dtype != torch.float32 or x.device.type != "cpu":
+        raise TypeError(f"x must be float32 on the CPU, got {x.dtype} on {x.device}")
+    if x.ndim != 4 or x.shape[1] != g.channels or g.groups != 1 or g.dilation[1] != 1:
+        raise ValueError(f"expected images of {g.channels} channels, one group, no dilation, got {tuple(x.shape)}, {g}")
     blocks, pairs = (g.outputs + BLOCK - 1) // BLOCK, (g.channels * g.kernel[1] + 1) // 2
     check_weights("weights", weights.values, torch.int16, (blocks, g.kernel[0], pairs, BLOCK, 2))
     check_floats("unit", weights.unit, (blocks * BLOCK,))
@@ -95,7 +94,9 @@ def rounded(x: Tensor, weights: Laid, geometry: Geometry) -> Tensor:
 
 def shape_of(x: Tensor, geometry: Geometry) -> Shape2d:
     """Of images [batch, channels, height, width], as csrc/bind_packed.hpp reads it."""
-    return shape2d(x.permute(0, 2, 3, 1), geometry)
+    g = geometry
+    batch, _, height, width = x.shape
+    return (batch, height, width, g.channels, g.outputs), g.kernel, g.stride, g.padding, g.dilation, g.groups
 
 
 def strides_of(x: Tensor) -> tuple[int, int, int, int]:

@@ -18,6 +18,6 @@ def backward(grad: Tensor, x: Tensor, slope: str, parameters: Sequence[float], *
     if slope in KINDS:
         return native.slope_backward(KINDS[slope], grad, x, parameters[0] if parameters else 0.0, bipolar)
     if slope == "tanh":  # sech(x)^2 is twice the slope of sigma(2 x)
-        return native.smooth_backward(native.SCALED_SIGMOID, grad, x, 2.0, bipolar=bipolar, scale=2.0)[0]
+        return native.smooth_backward(native.SCALED_SIGMOID, grad, x, (2.0,), bipolar, scale=2.0)[0]
     kind = native.HTAF if slope == "htaf" else native.SCALED_SIGMOID
-    return native.smooth_backward(kind, grad, x, *parameters, bipolar=bipolar)[0]
+    return native.smooth_backward(kind, grad, x, tuple(parameters), bipolar)[0]
