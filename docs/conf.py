@@ -88,6 +88,9 @@ sphinx_gallery_conf = {
     "write_computation_times": False,
     "capture_repr": (),
     "image_scrapers": ("matplotlib", "live.pages"),
+    "doc_module": "htaf",  # a page of the API shows the examples that use its name
+    "backreferences_dir": "docs/api",
+    "reference_url": {"htaf": None},
 }
 
 
@@ -121,6 +124,24 @@ def with_contents(app: Any, page: str, text: list[str]) -> None:
             text[0] += "\n".join(("", "```{toctree}", ":hidden:", f":caption: {caption}", "", *pages, "```", ""))
 
 
+PRINTED = re.compile(r"sphx-glr-script-out\n\n \.\. code-block:: none\n\n((?: {4}.*\n|\n)+)")
+FIGURES = re.compile(r"^ {4}(\S.*(?:: |%).*)$", re.MULTILINE)  # lines at the margin: a name with its figure, a share
+SECONDS = re.compile(r"running time of the script:\*\* \( *(\d+) minutes +(\d+)")
+
+
+def with_results(app: Any, page: str, text: list[str]) -> None:
+    """An example begins with a card of the figures that it printed; a page of the API ends with its examples."""
+    if page.startswith("docs/api/"):
+        name = page.removeprefix("docs/api/").removesuffix("-class")
+        text[0] += f"\n\n.. minigallery:: {name}\n   :add-heading: Examples\n"
+    if page.startswith("docs/gallery/") and (time := SECONDS.search(text[0])):
+        printed = "\n".join(PRINTED.findall(text[0]))
+        lines = [line for line in FIGURES.findall(printed) if re.search(r"\d", line)]
+        title = f".. admonition:: What it prints, after {60 * int(time[1]) + int(time[2])} seconds\n\n   ::\n\n"
+        first = text[0].index(".. GENERATED FROM")
+        text[0] = text[0][:first] + title + "".join(f"      {line}\n" for line in lines[:8]) + "\n" + text[0][first:]
+
+
 NO_GUIDE = re.compile(r"CHANGELOG|CONTRIBUTING|docs/log|docs/architecture|docs/results|paper/.*")
 
 
@@ -148,6 +169,7 @@ def without_dead_links(app: Any, doctree: Any, page: str) -> None:
 def setup(app: Any) -> None:
     app.connect("doctree-resolved", without_dead_links)
     app.connect("source-read", with_contents)
+    app.connect("source-read", with_results)
     app.connect("doctree-read", out_of_search)
     app.connect("build-finished", as_index)
     app.connect("autodoc-process-docstring", plain, priority=400)  # before napoleon
