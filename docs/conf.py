@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
+import pkgutil
 import re
 import shutil
 import sys
@@ -125,21 +128,34 @@ def with_contents(app: Any, page: str, text: list[str]) -> None:
 
 
 PRINTED = re.compile(r"sphx-glr-script-out\n\n \.\. code-block:: none\n\n((?: {4}.*\n|\n)+)")
-FIGURES = re.compile(r"^ {4}(\S.*(?:: |%).*)$", re.MULTILINE)  # lines at the margin: a name with its figure, a share
+FIGURES = re.compile(r"^ {4}(?!.* {4})(\S.*(?:: |%).*)$", re.MULTILINE)  # no tables: a name with its figure, or a share
 SECONDS = re.compile(r"running time of the script:\*\* \( *(\d+) minutes +(\d+)")
+
+
+def used_names(page: str) -> list[str]:
+    """Return the name of a page of the API, and, of a module, what examples use of it under any name."""
+    kept = Path(__file__).with_name("api") / "backreferences_all.json"
+    named = [name for name in json.loads(kept.read_text()) if name.startswith("htaf.")] if kept.exists() else []
+    found = [page]
+    for name in named:
+        with contextlib.suppress(ImportError, AttributeError):
+            if getattr(pkgutil.resolve_name(name), "__module__", "") == page:
+                found.append(name)
+    return found
 
 
 def with_results(app: Any, page: str, text: list[str]) -> None:
     """An example begins with a card of the figures that it printed; a page of the API ends with its examples."""
     if page.startswith("docs/api/"):
-        name = page.removeprefix("docs/api/").removesuffix("-class")
-        text[0] += f"\n\n.. minigallery:: {name}\n   :add-heading: Examples\n"
+        names = used_names(page.removeprefix("docs/api/").removesuffix("-class"))
+        text[0] += f"\n\n.. minigallery:: {' '.join(names)}\n   :add-heading: Examples\n"
     if page.startswith("docs/gallery/") and (time := SECONDS.search(text[0])):
         printed = "\n".join(PRINTED.findall(text[0]))
         lines = [line for line in FIGURES.findall(printed) if re.search(r"\d", line)]
-        title = f".. admonition:: What it prints, after {60 * int(time[1]) + int(time[2])} seconds\n\n   ::\n\n"
+        seconds = 60 * int(time[1]) + int(time[2]) + 1
+        title = f".. admonition:: What it prints, within {seconds} s\n   :class: results\n\n   .. code-block:: none\n\n"
         first = text[0].index(".. GENERATED FROM")
-        text[0] = text[0][:first] + title + "".join(f"      {line}\n" for line in lines[:8]) + "\n" + text[0][first:]
+        text[0] = text[0][:first] + title + "".join(f"      {line}\n" for line in lines[:12]) + "\n" + text[0][first:]
 
 
 NO_GUIDE = re.compile(r"CHANGELOG|CONTRIBUTING|docs/log|docs/architecture|docs/results|paper/.*")

@@ -38,8 +38,8 @@ steps = htaf.replace(network(), example=train[0])
 print(htaf.conversion(steps))
 
 # %%
-# Those steps are exact from the first batch on. The paper trains with a smooth curve instead and swaps in
-# the step at the end; for that, give ``replace`` another activation. We train both, and ReLU for comparison.
+# These steps are exact from the first batch on. The paper trains with a smooth curve instead and puts in the step
+# at the end. For that, give ``replace`` another activation. We train both, and ReLU for comparison.
 
 smooth = htaf.replace(network(), lambda: htaf.HTAF(1.0, 5.0), example=train[0])
 nets = {"ReLU": network(), "steps": steps, "HTAF, smooth": smooth}
@@ -76,8 +76,8 @@ plt.show()
 # %%
 # Refitted
 # --------
-# The dashed line needs values between 0 and 1, so it is not a 0/1 network. ``finish`` wins back part of the
-# distance: it re-estimates norms, repairs layers and refits the head, and keeps each change that lowers the loss on
+# The dashed line needs values between 0 and 1, so it is not a 0/1 network. ``finish`` recovers part of the
+# difference: it re-estimates norms, repairs layers and refits the head, and keeps each change that lowers the loss on
 # held-out rows.
 # On a network this small, bits cost about two points. ``replace(..., levels=2)`` or more channels help.
 

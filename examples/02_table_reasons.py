@@ -1,10 +1,9 @@
 """
-A table, and what the network says about it
-===========================================
+A table: reasons for a row, and columns that matter
+===================================================
 
 ``htaf.fit`` takes a data frame, with text and missing values, and the name of the column to predict. Then ask
-the network: why do you say this of this row, which columns matter, and what would you say if a value were
-another one?
+the network: why this prediction for this row, which columns matter, and how would another value change it?
 """
 
 import matplotlib.pyplot as plt
@@ -14,9 +13,9 @@ import pandas as pd
 import htaf
 
 # %%
-# We make up customers whose truth we know, to see whether the answers are right: those with a monthly
-# contract leave in their first year, and so does everyone with four complaints or more. Age, fee and town
-# tell nothing. One customer in twenty decides by a coin, and a tenth of the ages is missing.
+# We invent customers by a known rule, to see whether the answers are right. Customers with a monthly contract
+# leave in their first year, and so does everyone with four complaints or more. Age, fee and town have no effect.
+# One customer in twenty tosses a coin, and a tenth of the ages is missing.
 
 rng = np.random.default_rng(0)
 customers = pd.DataFrame({
@@ -38,8 +37,8 @@ print(f"right on customers it has not seen: {model.score(held, held['leaves']):.
 # %%
 # Reasons of a row
 # ----------------
-# A customer who leaves: each column gets the values of 200 other customers in turn, all others stay. ``adds``
-# is what the own value adds to the decision beside these, in logits.
+# Take a customer who leaves. Each column in turn gets the values of 200 other customers, while all other columns
+# stay. ``adds`` is how much the customer's own value adds to the decision, compared with these, in logits.
 
 customer = held[(held["contract"] == "monthly") & (held["months"] <= 6) & (held["complaints"] == 0)].head(1)
 reasons = htaf.inspection.reasons(model, customer, held)
@@ -49,8 +48,8 @@ print(reasons.columns.round(2))
 # %%
 # What matters, and what if
 # -------------------------
-# Left, each column is shuffled: how much worse does the network get? Right, the predictions for the same customer
-# with every number of months: the first year is seen. With a yearly contract the customer would stay.
+# Left: how much worse is the network if a column is shuffled? Right: predictions for the same customer with every
+# number of months. They show the first year. With a yearly contract the customer would stay.
 
 importance = htaf.inspection.importance(model, held).columns[::-1]
 

@@ -2,8 +2,8 @@
 Concepts of an image folder
 ===========================
 
-An implicit concept bottleneck model (ICBM) decides by bits that it finds itself. What a bit means is seen
-afterwards, on images that have it. We draw the images here, so that we know what there is to find.
+An implicit concept bottleneck model (ICBM) decides by bits that it finds itself. Images that have a bit show
+afterwards what it means. We draw the images here, so that we know what there is to find.
 """
 
 import tempfile
@@ -19,7 +19,7 @@ import htaf
 # %%
 # A folder of images
 # ------------------
-# One folder for each class, as yours would be: three forms, filled or hollow, with a dot or not.
+# One folder for each class: three forms, filled or hollow, with a dot or without.
 
 place, rng = Path(tempfile.mkdtemp()), np.random.default_rng(0)
 attributes = ("round", "square", "triangle"), ("filled", "hollow"), ("dot", "plain")
@@ -52,7 +52,7 @@ print(f"{(codes.exact == codes.labels).mean():.0%} of {len(codes)} test images r
 # %%
 # What the bits mean
 # ------------------
-# The attribute that each bit goes with most, by correlation over test images. Near 1 they are the same.
+# For each bit, the attribute with the highest correlation over test images. At 1 they are the same.
 
 words = ["round", "square", "triangle", "filled", "dot"]
 has = np.array([[word in codes.classes[label].split() for word in words] for label in codes.labels])
@@ -64,8 +64,8 @@ for bit in order:
 # %%
 # Images with and without
 # -----------------------
-# On your own images you have no such table: you look, at images drawn by chance. The last bit here, which fits
-# our list worst, may follow something that we did not list.
+# For your own images there is no such table, so you look at random images with and without the bit. The last bit
+# here fits our list worst. It may follow something that we did not list.
 
 figure, grid = plt.subplots(3, 13, figsize=(8, 2.4), layout="constrained", subplot_kw={"xticks": [], "yticks": []})
 for line, bit in zip(grid, order[[0, 2, -1]], strict=True):
@@ -82,6 +82,6 @@ plt.show()
 # %%
 # The page
 # --------
-# The page shows the reasons of each decision, the mistakes, and where a bit is seen. It opens without a server.
+# The page shows the reasons for each decision, the mistakes, and where in an image a bit is seen. It needs no server.
 
 print(f"open {found.page} in a browser: {found.summary['test_images']} test images, {codes.concepts} concepts")

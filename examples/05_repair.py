@@ -2,9 +2,9 @@
 Repairing an exact network
 ==========================
 
-A network that was trained smooth loses accuracy when its curve is exchanged for the step: layers behind a
-step read 0 and 1 where they used to read values between. Most of that comes back in seconds, without another
-training. ``htaf.finish`` does it all and keeps what helps; here are its steps one by one.
+A network that was trained smooth loses accuracy when the step replaces its curve, because later layers then read
+0 and 1 instead of values in between. Most of the accuracy comes back in seconds, without another training.
+``htaf.finish`` does all of this and keeps what helps. Here are its steps one by one.
 """
 
 import matplotlib.pyplot as plt
@@ -38,12 +38,12 @@ def trained(seed):
 
 
 # %%
-# Each step takes a network and returns a new one, and a report:
+# Each function takes a network and returns a new one and a report:
 #
 # - ``harden`` puts in the steps and keeps the weights;
-# - ``recalibrate`` measures the batch norms anew, as bits have other means and variances;
-# - ``repair`` fits each layer, so that on bits it gives what the smooth network gave;
-# - ``refit_head`` fits the last layer to the labels, on the last bits.
+# - ``recalibrate`` measures the batch norms again, because bits have other means and variances;
+# - ``repair`` fits each layer to compute from bits what the smooth network computed;
+# - ``refit_head`` fits the last layer to the labels.
 
 
 def stages(smooth):
@@ -61,8 +61,8 @@ def wrong(net):
 
 
 # %%
-# Three networks, from three seeds. Not every step helps every network, as fits to training images may fit too
-# well. So ``finish``, at the right, keeps a step only where it makes your own measure better, on other images.
+# Three networks, from three seeds. Not every correction helps every network, because a fit to training images may
+# overfit. So ``finish``, at the right, keeps a correction only if the loss on other images falls.
 
 figure, axes = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
 for seed, style in enumerate(("C0o-", "C1s--", "C2^:")):

@@ -16,8 +16,8 @@ import htaf
 # %%
 # Which click came first?
 # -----------------------
-# Two ears hear one click each, two to six steps apart, and now and then a wrong one. Was the left or the right
-# ear first? No single moment has the answer: the network must still know of the first click at the second.
+# Each of two ears hears one click, two to six steps apart, and now and then a wrong one. Was the left or the right
+# ear first? At the second click the network must still remember the first.
 
 torch.manual_seed(0)
 
@@ -66,9 +66,9 @@ for name, network in {"smooth": net, "exact": htaf.harden(net), "finished": exac
 # %%
 # What the neurons do
 # -------------------
-# One sound, left ear first. ``step`` lets us watch what lies behind the spikes. Below are the two late
-# neurons that speak most for either answer. Each fires again and again until a click pushes it far below 0, from
-# where it takes many steps to come back: that is how the network remembers.
+# One sound, left ear first. ``step`` returns the potentials. Below are the two late neurons that speak most for
+# either answer. Each fires again and again until a click pushes it far below 0. It takes many steps to come back:
+# so the network remembers.
 
 sound = x_test[:, [int((y_test == 0).nonzero()[0])]]
 with torch.no_grad():

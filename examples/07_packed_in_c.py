@@ -26,8 +26,8 @@ order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
 # %%
 # Train, then round
 # -----------------
-# ``on_grid`` rounds the weights of every forward pass to 8-bit integers times a power of two. The network
-# learns with them, so that nothing is lost afterwards.
+# ``on_grid`` rounds the weights in every forward pass to 8-bit integers times a power of two. The network
+# learns with these weights, so rounding loses nothing afterwards.
 
 torch.manual_seed(0)
 layers = [nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU()]
@@ -63,7 +63,7 @@ assert (program.outputs(x_test) == exact(x_test).detach().numpy()).all()
 print(program)
 
 # %%
-# One digit on its way: the integers that go in, the bits of the last step, the integers that come out.
+# One digit: the integers that go in, the bits of the last step, the integers that come out.
 
 _, bits = packed.with_bits(x_test[:1])
 pixels = x_test.int().numpy()[:100]
@@ -82,7 +82,7 @@ plt.show()
 # C, here and on small processors
 # -------------------------------
 # ``to_c`` writes C99 without floats, malloc or libraries. ``run_c`` compiles it and runs it, for a Cortex-M or
-# RISC-V processor in the emulator QEMU. It needs the compilers, and ``missing`` says which are not there.
+# RISC-V processor in the emulator QEMU. It needs compilers; ``missing`` names those that are not installed.
 
 place = Path(tempfile.mkdtemp()) / "digits-c"
 to_c(program, place, name="digits")

@@ -3,8 +3,8 @@ A language model whose gates are 0 or 1
 =======================================
 
 In the MLPs of today's language models a gate says how much each neuron counts: down(silu(gate(x)) * up(x)).
-``htaf.language.calibrate`` makes it a step, so that a neuron counts or does not. A closed one costs nothing.
-Our model is small enough for a minute. It learns numpy's documentation, letter by letter.
+``htaf.language.calibrate`` turns it into a step, so that a neuron counts or does not. A closed gate costs nothing.
+Our model trains in a minute. It learns numpy's documentation, letter by letter.
 """
 
 import copy
@@ -24,7 +24,7 @@ torch.manual_seed(0)
 train, test = blocks[torch.randperm(len(blocks))].split([len(blocks) - 64, 64])
 
 # %%
-# A small Llama, as transformers makes it. With a model of yours, you would begin here with ``load("name")``.
+# A small Llama from transformers. For a model of your own begin with ``load("name")``.
 
 size = {"hidden_size": 48, "intermediate_size": 144, "num_hidden_layers": 4, "num_attention_heads": 4}
 model = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=128, **size))
@@ -60,9 +60,9 @@ print("open gates: " + ", ".join(f"{layer.open:.0%} in layer {layer.layer}" for 
 # %%
 # What a gate looks at
 # --------------------
-# A gate that is open or closed can be counted: here, how often it is open at each of the 30 most frequent
-# characters, on text that was not learned. These are the twelve gates that differ most between characters. A
-# black cell is a character that always opens the gate; most other gates need more than one to be explained.
+# We count how often a gate is open at each of the 30 most frequent characters, on test text. These twelve gates
+# differ most between characters. A black cell is a character that always opens the gate. Most other gates depend
+# on more than one character.
 
 bits = open_gates(stepped, test)[3]  # of the last layer, [tokens, neurons]
 frequent = torch.bincount(test.flatten(), minlength=128).argsort(descending=True)[:30]

@@ -22,8 +22,8 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 import htaf
 
 # %%
-# 178 wines of three growers. So that there is something to prepare, one of the thirteen measurements becomes a
-# text and some values are left out.
+# 178 wines of three growers. To have something to prepare, we turn one of the thirteen measurements into text and
+# remove some values.
 
 X, y = load_wine(return_X_y=True, as_frame=True)
 X["hue"] = pd.cut(X["hue"], 3, labels=["brick", "ruby", "purple"]).astype(str)
@@ -49,8 +49,8 @@ for name, pipeline in pipelines.items():
 # %%
 # A grid search
 # -------------
-# The usual settings are arguments of the estimator. All others are fields of its recipe, which a search sets as a
-# whole.
+# The usual settings are arguments of the estimator. All others are fields of its recipe. A search sets the whole
+# recipe.
 
 grid = {"htafclassifier__recipe": [{"leaves": 0}, {"leaves": 256}]}  # leaves of boosted trees among the bits
 train, test, y_train, y_test = train_test_split(X, y, test_size=0.3, random_state=0, stratify=y)
@@ -66,7 +66,7 @@ print(f"on the columns as they are: {alone.score(test, y_test):.1%}")
 # %%
 # Which columns matter
 # --------------------
-# scikit-learn shuffles one column after the other and asks the fitted pipeline again.
+# scikit-learn shuffles one column after the other and measures the fitted pipeline again.
 
 found = permutation_importance(search, test, y_test, n_repeats=5, random_state=0)
 order = found.importances_mean.argsort()

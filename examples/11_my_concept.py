@@ -2,9 +2,9 @@
 A stamp on photographs: found, and switched off
 ===============================================
 
-You suspect that a network sees something that it was never told of: a logo, a border, a hue. Give it some images with
-it and some without. ``find`` looks for a bit and for a direction in the features that follow your concept, and says
-whether that can be chance. ``edited`` forbids the classifier to use the bits, without another training.
+You suspect that a network uses something that you did not teach it: a logo, a border, a hue. Give ``find`` some images
+with it and some without. It looks for a bit and for a direction in the features that follow your concept, and says
+whether that can be chance. ``edited`` removes bits from the classifier, without another training.
 """
 
 import matplotlib.pyplot as plt
@@ -15,8 +15,8 @@ from sklearn.decomposition import PCA
 import htaf
 
 # %%
-# Two photographs, a temple and a flower, are cut into small views. Two thirds of the flower's training views bear a
-# stamp, as photos of one class may bear the logo of one photographer. We train on the left halves of the photographs
+# We cut two photographs, a temple and a flower, into small views. Two thirds of the flower's training views have a
+# stamp, as photos of one class may have the logo of one photographer. We train on the left halves of the photographs
 # and test on the right halves.
 
 SIDE = 32
@@ -113,4 +113,4 @@ for axes, row in zip(frame.subplots(2, 4).flat, rescued[:: max(1, len(rescued) /
 plt.show()
 
 # %%
-# See what a network relies on in this way. To mend it for good, mend the data.
+# Switching bits off shows what a network relies on. To solve the problem, correct the data.

@@ -2,8 +2,8 @@
 A logic network for an FPGA
 ===========================
 
-Digits of 8 x 8 pixels by truth tables of six bits: one table is one LUT of an FPGA. How many are needed, and
-what does the Verilog look like?
+A logic network classifies digits of 8 x 8 pixels by truth tables of six bits. One table is one LUT of an FPGA. How
+many tables does it need, and what does the Verilog look like?
 """
 
 import tempfile
@@ -26,7 +26,7 @@ x, test_x = x.float(), test_x.float()
 # %%
 # Train
 # -----
-# Three thresholds a pixel make bits, tables read six of them each, and a class has the sum of its tables' bits.
+# Three thresholds a pixel make bits. Each table reads six bits. The score of a class is the sum of its tables' bits.
 # The smooth network trains like any other; ``harden`` makes each entry of a table 0 or 1.
 
 
@@ -54,6 +54,7 @@ figure, axes = plt.subplots(figsize=(6, 3.4), layout="constrained")
 axes.plot(sizes, accuracy, "o-")
 axes.set(xlabel="tables, a LUT each", ylabel="right on digits it has not seen", xscale="log")
 axes.set_xticks(sizes, [f"{size}" for size in sizes])
+axes.minorticks_off()
 axes.grid(alpha=0.3)
 
 # %%

@@ -60,7 +60,8 @@ def pq(size):
 # %%
 # Two questions
 # -------------
-# Recall at 10: how many of the ten nearest images do the codes find? How many of these show the query's digit?
+# Recall at 10: how many of the ten nearest images do the codes find? And how many of the images that they find show
+# the query's digit?
 
 sizes, methods = (1, 2, 4, 6), {"htaf": htaf_bits, "ITQ": itq, "PQ": pq}
 recall = {name: [] for name in methods}
