@@ -44,7 +44,7 @@ ORDER = [
 BUDGETS = {
     "_ground": 1_237,
     "cli": 3_109,
-    "concepts": 7_517,
+    "concepts": 7_523,
     "core": 5_002,
     "data": 5_762,
     "language": 2_222,
@@ -56,7 +56,7 @@ BUDGETS = {
     "": 564,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 53_792, ("tests", "paper/tests"): 47_434, ("paper/src",): 13_850}
+TOTALS = {("src/htaf",): 53_798, ("tests", "paper/tests"): 47_434, ("paper/src",): 13_850}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["training.runs"]}
 

@@ -447,10 +447,16 @@ def writing_folder(path: Path, head: Head) -> Iterator[OpenFolder]:
         raise ConceptError(f"expected concepts, and {classes} classes, as the head has, got {len(head.classes)}")
     expect_folder(path, "the codes", ConceptError)
     with locked(path, "another process writes", ConceptError):
-        for folder in (path, path / FOLDER):  # of processes that were killed while they wrote
-            for left in (*folder.glob(f".{RECORD}.*"), *folder.glob(f".{HEAD}.*"), *folder.glob(".part-*")):
-                left.unlink(missing_ok=True)
+        _remove_unfinished(path)
         yield OpenFolder(path, _record(path, head))
+        _remove_unfinished(path)  # a node may have died while it wrote
+
+
+def _remove_unfinished(path: Path) -> None:
+    """Remove what processes left that were killed while they wrote."""
+    for folder in (path, path / FOLDER):
+        for left in (*folder.glob(f".{RECORD}.*"), *folder.glob(f".{HEAD}.*"), *folder.glob(".part-*")):
+            left.unlink(missing_ok=True)
 
 
 def _record(path: Path, head: Head) -> dict[str, Any]:
